@@ -1,0 +1,38 @@
+# Every target works from a fresh clone; the first use makes .venv (see .ci/venv).
+SHELL := /bin/bash
+ARGS ?=
+export PYTHON
+# They would reach into the virtual environment.
+unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
+
+.PHONY: help demo test check lint test-airflow-side venv clean
+
+help:  ## this list
+	@sed -nE 's/^([a-z-]+):.*## (.*)/\1|\2/p' Makefile | while IFS='|' read -r name what; do \
+		printf '  make %-18s %s\n' "$$name" "$$what"; \
+	done
+
+demo: venv  ## Postgres, Airflow and a horsies worker with PySpark; ARGS=--once ends by itself
+	@.venv/bin/python -m airflow_horsies.embedded demo --end-with-parent $(ARGS)
+
+test: lint  ## everything: lint, unit, integration and acceptance tests; ARGS goes to pytest
+	.venv/bin/python -m pytest tests $(ARGS)
+
+check: lint  ## before a commit: lint and unit tests
+	.venv/bin/python -m pytest tests/unit $(ARGS)
+
+lint: venv  ## ruff, mypy and the import contracts
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+
+test-airflow-side:  ## the provider on Python 3.11 or 3.12, without horsies and pyspark
+	@.ci/airflow-side
+
+venv:  ## .venv alone
+	@.ci/venv
+
+clean:  ## remove .venv, the caches and the demo's data
+	@if [ -x .venv/bin/python ]; then .venv/bin/python -m airflow_horsies.embedded clean; fi
+	rm -rf .venv .demo .cache build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

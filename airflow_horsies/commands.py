@@ -1,0 +1,296 @@
+"""What the commands of ``airflow horsies`` do."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+
+from airflow.cli.simple_table import AirflowConsole
+from airflow.providers.common.compat.sdk import AirflowNotFoundException
+from airflow.utils.cli import action_cli, suppress_logs_and_warning
+
+from airflow_horsies.cli import format_cursor
+from airflow_horsies.exceptions import HorsiesError
+from airflow_horsies.health import Status, check_health
+from airflow_horsies.hook import HorsiesHook
+from airflow_horsies.ledger.schema import latest_version
+from airflow_horsies.models import Attempt, CancelOutcome, Submission, TaskView
+
+Command = Callable[[Namespace], None]
+HookedCommand = Callable[[Namespace, HorsiesHook], None]
+
+MAX_MESSAGE_CHARS = 80
+# For whoever reads lines; the other formats are for programs.
+TEXT_FORMATS = ("table", "plain")
+
+
+def _command(run: HookedCommand) -> Command:
+    """Gives a command its hook, and turns errors into one message and exit code 1."""
+
+    @suppress_logs_and_warning
+    @wraps(run)
+    def command(args: Namespace) -> None:
+        try:
+            with _as_airflow_itself(), HorsiesHook(args.conn_id) as hook:
+                run(args, hook)
+        except AirflowNotFoundException:
+            sys.exit(f"error: {_no_such_connection(args.conn_id)}")
+        except HorsiesError as error:
+            sys.exit(f"error: {error}")
+
+    return command
+
+
+def _audited(run: HookedCommand) -> HookedCommand:
+    """Writes the command to Airflow's audit log."""
+    audited: HookedCommand = action_cli(run, check_db=False)  # type: ignore[no-untyped-call]
+    return audited
+
+
+@_command
+def check(args: Namespace, hook: HorsiesHook) -> None:
+    """``airflow horsies check``"""
+    findings = []
+    for finding in check_health(hook):
+        findings.append(finding)
+        if args.output in TEXT_FORMATS:
+            first, *rest = finding.message.splitlines()
+            print(f"{finding.status:<5} {finding.check:<16} {first}", flush=True)
+            for line in rest:
+                print(f"{'':<23}{line}")
+    if args.output not in TEXT_FORMATS:
+        rows = [{"check": item.check, "status": str(item.status), "message": item.message} for item in findings]
+        _print(rows, args.output)
+    if any(finding.status is Status.FAIL for finding in findings):
+        sys.exit(1)
+
+
+@_command
+@_audited
+def migrate(args: Namespace, hook: HorsiesHook) -> None:
+    """``airflow horsies db migrate``"""
+    applied = [{"version": migration.version, "name": migration.name} for migration in hook.ensure_ledger()]
+    if args.output not in TEXT_FORMATS:
+        _print(applied, args.output)
+    elif applied:
+        print(f"Applied {', '.join(str(item['name']) for item in applied)}: now at version {latest_version()}")
+    else:
+        print(f"Nothing to do: already at version {latest_version()}")
+
+
+@_command
+@_audited
+def prune(args: Namespace, hook: HorsiesHook) -> None:
+    """``airflow horsies db prune``"""
+    _tell_count(args, "forgotten", hook.prune(), "submission(s) of tasks that horsies no longer keeps were forgotten")
+
+
+@_command
+@_audited
+def change_base_url(args: Namespace, hook: HorsiesHook) -> None:
+    """``airflow horsies db change-base-url``"""
+    changed = hook.change_base_url(old=args.old, new=args.new)
+    _tell_count(args, "changed", changed, f"submission(s) in namespace {hook.namespace!r} now belong to {args.new}")
+
+
+@_command
+def list_tasks(args: Namespace, hook: HorsiesHook) -> None:
+    """``airflow horsies tasks``"""
+    states = {state for states in args.state for state in states} if args.state else None
+    page = hook.list_tasks(
+        states=states,
+        queue=args.queue,
+        task_name=args.task_name,
+        error_code=args.error_code,
+        before=args.before,
+        limit=args.limit,
+    )
+    if args.output in TEXT_FORMATS:
+        _print([_task_row(task) for task in page.tasks], args.output)
+    else:
+        _print([_task_values(task) for task in page.tasks], args.output)
+    if page.next:
+        more = f"More: --before {format_cursor(page.next)}"
+        print(more, file=sys.stdout if args.output == "table" else sys.stderr)
+
+
+@_command
+def show_attempts(args: Namespace, hook: HorsiesHook) -> None:
+    """``airflow horsies attempts TASK_ID``"""
+    task = hook.get_task(args.horsies_task_id)
+    submissions = hook.submitters_of(task.id)
+    if args.output not in TEXT_FORMATS:
+        sent_by = [_submission_values(submission) for submission in submissions]
+        attempts = [_attempt_values(attempt) for attempt in task.attempts]
+        _print({**_task_values(task), "sent_by": sent_by, "attempts": attempts}, args.output)
+        return
+    print(_headline(task, submissions))
+    if task.attempts:
+        _print([_attempt_row(attempt) for attempt in task.attempts], args.output)
+    else:
+        print("No attempt has ended.")
+
+
+@_command
+@_audited
+def cancel(args: Namespace, hook: HorsiesHook) -> None:
+    """``airflow horsies cancel TASK_ID``"""
+    outcome = hook.cancel(args.horsies_task_id)
+    state = hook.get_task(args.horsies_task_id).state
+    if args.output not in TEXT_FORMATS:
+        _print({"task_id": args.horsies_task_id, "outcome": str(outcome), "state": str(state)}, args.output)
+        return
+    match outcome:
+        case CancelOutcome.CANCELLED:
+            said = "was cancelled"
+        case CancelOutcome.ALREADY_CANCELLED:
+            said = "was already cancelled"
+        case CancelOutcome.ALREADY_FINISHED:
+            said = f"had already finished as {state}"
+    print(f"Task {args.horsies_task_id} {said}")
+
+
+@contextmanager
+def _as_airflow_itself() -> Iterator[None]:
+    """Only a process that calls itself a server finds connections in Airflow's database; core's commands do so too."""
+    name = "_AIRFLOW_PROCESS_CONTEXT"
+    before = os.environ.get(name)
+    os.environ[name] = "server"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+def _no_such_connection(conn_id: str) -> str:
+    return (
+        f"there is no Airflow connection {conn_id!r}, or Airflow's database cannot be read. Add it with 'airflow "
+        f"connections add {conn_id} --conn-type horsies --conn-host HOST --conn-port 5432 --conn-login USER "
+        f"--conn-password PASSWORD --conn-schema DATABASE', or set AIRFLOW_CONN_{conn_id.upper()}"
+    )
+
+
+def _print(data: Mapping[str, Any] | Sequence[Mapping[str, Any]], output: str) -> None:
+    # Text from the database may look like the console's markup.
+    console = AirflowConsole(markup=False, emoji=False, highlight=False)
+    match output:
+        case "json":
+            print(json.dumps(data, ensure_ascii=False))
+        case "yaml":
+            console.print_as_yaml(data)  # type: ignore[arg-type]
+        case _:
+            console.print_as(data, output)  # type: ignore[arg-type]
+
+
+def _tell_count(args: Namespace, key: str, count: int, sentence: str) -> None:
+    if args.output in TEXT_FORMATS:
+        print(count, sentence)
+    else:
+        _print({key: count}, args.output)
+
+
+def _headline(task: TaskView, submissions: Sequence[Submission]) -> str:
+    sent_by = [f"sent by {each.task_instance} (try {each.try_number})" for each in submissions]
+    return ", ".join(
+        [
+            f"{task.task_name} {task.id}: {task.state}",
+            f"queue {task.queue}",
+            f"{task.retry_count} of {task.max_retries} retries used",
+            *(sent_by or ["not sent by an Airflow task"]),
+        ]
+    )
+
+
+def _task_row(task: TaskView) -> dict[str, Any]:
+    return {
+        "id": task.id,
+        "task_name": task.task_name,
+        "queue": task.queue,
+        "state": str(task.state),
+        "sent_at": _short_time(task.sent_at),
+        "finished_at": _short_time(task.finished_at),
+        "retries": f"{task.retry_count}/{task.max_retries}",
+        "error_code": task.error_code or "",
+    }
+
+
+def _task_values(task: TaskView) -> dict[str, Any]:
+    return {
+        "id": task.id,
+        "task_name": task.task_name,
+        "queue": task.queue,
+        "priority": task.priority,
+        "state": str(task.state),
+        "sent_at": _iso(task.sent_at),
+        "started_at": _iso(task.started_at),
+        "finished_at": _iso(task.finished_at),
+        "good_until": _iso(task.good_until),
+        "retry_count": task.retry_count,
+        "max_retries": task.max_retries,
+        "error_code": task.error_code,
+    }
+
+
+def _attempt_row(attempt: Attempt) -> dict[str, Any]:
+    return {
+        "attempt": attempt.number,
+        "outcome": attempt.outcome,
+        "started_at": _short_time(attempt.started_at),
+        "duration": f"{attempt.duration_seconds:.2f} s",
+        "error_code": attempt.error_code or "",
+        "error": _first_line(attempt.error_message or attempt.failed_reason or ""),
+        "will_retry": "yes" if attempt.will_retry else "no",
+        "worker": f"{attempt.hostname or '?'}:{attempt.pid or '?'}",
+    }
+
+
+def _attempt_values(attempt: Attempt) -> dict[str, Any]:
+    return {
+        "attempt": attempt.number,
+        "outcome": attempt.outcome,
+        "will_retry": attempt.will_retry,
+        "started_at": _iso(attempt.started_at),
+        "finished_at": _iso(attempt.finished_at),
+        "duration_seconds": attempt.duration_seconds,
+        "error_code": attempt.error_code,
+        "error_message": attempt.error_message,
+        "failed_reason": attempt.failed_reason,
+        "worker_id": attempt.worker_id,
+        "hostname": attempt.hostname,
+        "pid": attempt.pid,
+    }
+
+
+def _submission_values(submission: Submission) -> dict[str, Any]:
+    instance = submission.task_instance
+    return {
+        "namespace": submission.namespace,
+        "dag_id": instance.dag_id,
+        "run_id": instance.run_id,
+        "task_id": instance.task_id,
+        "map_index": instance.map_index,
+        "try_number": submission.try_number,
+        "submitted_at": _iso(submission.submitted_at),
+    }
+
+
+def _first_line(text: str) -> str:
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return line if len(line) <= MAX_MESSAGE_CHARS else f"{line[: MAX_MESSAGE_CHARS - 1]}…"
+
+
+def _short_time(instant: Any) -> str:
+    return "" if instant is None else f"{instant:%Y-%m-%d %H:%M:%S}"
+
+
+def _iso(instant: Any) -> str | None:
+    return None if instant is None else instant.isoformat()

@@ -1,0 +1,1 @@
+"""Postgres and a JRE from wheels, Airflow's components and a horsies worker, for demo and tests."""

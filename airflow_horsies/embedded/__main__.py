@@ -1,0 +1,42 @@
+"""``python -m airflow_horsies.embedded demo``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from airflow_horsies.embedded import demo
+from airflow_horsies.exceptions import HorsiesError
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m airflow_horsies.embedded", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("demo", help="Postgres, Airflow and a horsies worker with a few sample tasks")
+    run.add_argument("--once", action="store_true", help="end by itself: exit code 0 if all went as it should, else 1")
+    run.add_argument("--end-with-parent", action="store_true", help="stop when the process that started it ends")
+    clean = commands.add_parser("clean", help="delete the demo's data")
+    for command in (run, clean):
+        command.add_argument(
+            "--folder", type=Path, default=demo.DEFAULT_FOLDER, help="where the demo keeps its data (.demo)"
+        )
+    options = parser.parse_args(arguments)
+    try:
+        if options.command == "clean":
+            demo.clean(options.folder)
+            return 0
+        dags_folder = Path("dags")
+        return demo.run(
+            options.folder,
+            once=options.once,
+            dags_folder=dags_folder if dags_folder.is_dir() else None,
+            end_with_parent=options.end_with_parent,
+        )
+    except HorsiesError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

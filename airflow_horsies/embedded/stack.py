@@ -1,0 +1,178 @@
+"""Postgres, Airflow and a horsies worker, started and stopped together."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from airflow_horsies.embedded.airflow import EmbeddedAirflow
+from airflow_horsies.embedded.errors import EmbeddedError
+from airflow_horsies.embedded.java import find_java
+from airflow_horsies.embedded.postgres import EmbeddedPostgres, make_folder
+from airflow_horsies.embedded.process import LOOPBACK, private_file
+from airflow_horsies.embedded.worker import HorsiesWorker
+
+AIRFLOW_DATABASE = "airflow"
+HORSIES_DATABASE = "horsies"
+CONNECTION_ID = "horsies_default"
+SAMPLE_APP = "airflow_horsies.worker.sample_tasks:app"
+
+Step = Callable[[str], contextlib.AbstractContextManager[object]]
+
+
+def silent(title: str) -> contextlib.AbstractContextManager[object]:
+    """A step nobody watches."""
+    return contextlib.nullcontext(title)
+
+
+class EmbeddedStack:
+    """The whole of it in one folder; usable as a context manager.
+
+    :param folder: where everything is kept.
+    :param durable: keep the databases over restarts.
+    :param dags_folder: DAG files for Airflow; without one, an empty folder below ``folder``.
+    :param worker_app: the horsies app of the worker.
+    :param worker_environ: further environment variables of the worker.
+    :param all_admins: Airflow without a log-in.
+    :param users: without ``all_admins``, Airflow's users: name to role.
+    :param airflow_settings: further environment variables of Airflow's components.
+    :param base_path: serve Airflow below a path.
+    :param step: called with each step's title; the context it returns lasts as long as the step.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        durable: bool,
+        dags_folder: Path | None = None,
+        worker_app: str = SAMPLE_APP,
+        worker_environ: Mapping[str, str] | None = None,
+        all_admins: bool = False,
+        users: Mapping[str, str] | None = None,
+        airflow_settings: Mapping[str, str] | None = None,
+        base_path: str = "",
+        step: Step = silent,
+    ) -> None:
+        self.folder = folder.absolute()
+        self.postgres = EmbeddedPostgres(self.folder, durable=durable)
+        self._dags_folder = dags_folder or self.folder / "dags"
+        self._worker_app = worker_app
+        self._worker_environ = dict(worker_environ or {})
+        self._all_admins = all_admins
+        self._users = users
+        self._airflow_settings = airflow_settings
+        self._base_path = base_path
+        self._step = step
+        self._airflow: EmbeddedAirflow | None = None
+        self._worker: HorsiesWorker | None = None
+        self._running = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def airflow(self) -> EmbeddedAirflow:
+        if self._airflow is None:
+            raise EmbeddedError("The embedded Airflow is not running.")
+        return self._airflow
+
+    @property
+    def worker(self) -> HorsiesWorker:
+        if self._worker is None:
+            raise EmbeddedError("The horsies worker is not running.")
+        return self._worker
+
+    def start(self) -> None:
+        """Start everything; on an error, what was started is stopped again."""
+        with contextlib.ExitStack() as starting:
+            with self._step("PostgreSQL"):
+                make_folder(self.folder)
+                starting.enter_context(self.postgres)
+                for database in (AIRFLOW_DATABASE, HORSIES_DATABASE):
+                    if not self.postgres.has_database(database):
+                        self.postgres.create_database(database)
+            with self._step("Java for Spark"):
+                java = find_java(self.folder / "java")
+            # The worker makes its tables and Airflow its own at the same time.
+            self._worker = self._make_worker(java.home)
+            starting.callback(self._worker.stop)
+            self._worker.start()
+            self._airflow = self._make_airflow()
+            starting.callback(self._airflow.stop)
+            self._write_environment()
+            with self._step("Airflow's database"):
+                self._airflow.migrate()
+            self._airflow.start()
+            with self._step("horsies worker"):
+                self._worker.wait_live()
+            with self._step("Airflow: api-server, scheduler, dag-processor, triggerer"):
+                self._airflow.wait_healthy()
+            self._running = starting.pop_all()
+
+    def stop(self) -> None:
+        """Stop everything, the last started first; harmless if nothing runs."""
+        self._running.close()
+
+    def environ(self) -> dict[str, str]:
+        """For code that uses Airflow or the hook beside the stack."""
+        return self.airflow.environ()
+
+    def connection(self) -> dict[str, Any]:
+        """The Airflow connection to the horsies database."""
+        held = self.postgres.conninfo(HORSIES_DATABASE)
+        return {
+            "conn_type": "horsies",
+            "host": held["host"],
+            "port": held["port"],
+            "login": held["user"],
+            "password": held["password"],
+            "schema": held["dbname"],
+        }
+
+    def _make_worker(self, java_home: Path) -> HorsiesWorker:
+        folder = self.folder / "worker"
+        folder.mkdir(exist_ok=True)
+        spark_environ = {
+            "JAVA_HOME": str(java_home),
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": LOOPBACK,
+            # Here rather than in the temporary folder, as a killed JVM cannot tidy up.
+            "SPARK_LOCAL_DIRS": str(folder / "spark"),
+        }
+        return HorsiesWorker(
+            self._worker_app,
+            conninfo=self.postgres.conninfo(HORSIES_DATABASE),
+            log=folder / "worker.log",
+            folder=folder,
+            environ=spark_environ | self._worker_environ,
+        )
+
+    def _make_airflow(self) -> EmbeddedAirflow:
+        return EmbeddedAirflow(
+            self.folder / "airflow",
+            database_url=self.postgres.dsn(AIRFLOW_DATABASE, scheme="postgresql+psycopg2"),
+            dags_folder=self._dags_folder,
+            all_admins=self._all_admins,
+            users=self._users,
+            connections={CONNECTION_ID: self.connection()},
+            base_path=self._base_path,
+            settings=self._airflow_settings,
+        )
+
+    def _write_environment(self) -> None:
+        """For a shell: ``set -a; . environment; airflow …`` talks to this stack."""
+        lines = (f"{name}={shlex.quote(value)}\n" for name, value in self.environ().items() if "AIRFLOW" in name)
+        with private_file(self.folder / "environment") as file:
+            file.write("".join(lines).encode())

@@ -1,0 +1,112 @@
+"""A real ``horsies worker`` as a process of its own."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import psycopg
+
+from airflow_horsies.embedded.airflow import inherited_environ
+from airflow_horsies.embedded.errors import EmbeddedError
+from airflow_horsies.embedded.process import GuardedProcess
+
+DATABASE_URL_VARIABLE = "HORSIES_DATABASE_URL"
+LIVE_SECONDS = 90.0
+# SIGTERM drains for up to 300 s.
+STOP_GRACE_SECONDS = 8.0
+
+
+class HorsiesWorker:
+    """``horsies worker MODULE:APP`` on a database; usable as a context manager that waits until it is live.
+
+    :param app: where the horsies app is, as ``package.module:app``.
+    :param conninfo: keyword arguments for ``psycopg.connect``; the app gets them as an URL in
+        ``HORSIES_DATABASE_URL``, never on a command line.
+    :param log: the log file.
+    :param folder: the working directory; modules in it can be imported.
+    :param processes: children that run tasks; 1 for Spark, as one crash fails the siblings too.
+    :param environ: further environment variables.
+    :param python: the interpreter of the environment that has horsies.
+    """
+
+    def __init__(
+        self,
+        app: str,
+        *,
+        conninfo: Mapping[str, Any],
+        log: Path,
+        folder: Path,
+        processes: int = 1,
+        environ: Mapping[str, str] | None = None,
+        python: Path = Path(sys.executable),
+        loglevel: str = "INFO",
+    ) -> None:
+        self._conninfo = dict(conninfo)
+        self._started_at: object = None
+        url = "postgresql+psycopg://{user}:{password}@{host}:{port}/{dbname}".format_map(self._conninfo)
+        self.process = GuardedProcess(
+            "The horsies worker",
+            [
+                *(python, "-m", "horsies.core.cli", "worker", app),
+                *("--processes", str(processes), "--loglevel", loglevel),
+            ],
+            log=log,
+            environ=inherited_environ() | {DATABASE_URL_VARIABLE: url} | dict(environ or {}),
+            folder=folder,
+            grace_seconds=STOP_GRACE_SECONDS,
+        )
+
+    def __enter__(self) -> Self:
+        self.start()
+        try:
+            self.wait_live()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start the worker without waiting; it makes or migrates horsies' tables first."""
+        with psycopg.connect(**self._conninfo) as connection:
+            row = connection.execute("SELECT clock_timestamp()").fetchone()
+        self._started_at = row[0] if row else None
+        self.process.start()
+
+    def wait_live(self, timeout_seconds: float = LIVE_SECONDS) -> None:
+        """Return when the worker has reported itself in ``horsies_worker_states``."""
+        give_up = time.monotonic() + timeout_seconds
+        with psycopg.connect(**self._conninfo, autocommit=True) as connection:
+            while not self._reported(connection):
+                if not self.process.running:
+                    raise EmbeddedError(
+                        f"The horsies worker ended with exit code {self.process.exit_code}.{self.process.log_tail()}"
+                    )
+                if time.monotonic() > give_up:
+                    raise EmbeddedError(
+                        f"The horsies worker is not live after {timeout_seconds:.0f} s.{self.process.log_tail()}"
+                    )
+                time.sleep(0.1)
+
+    def stop(self) -> None:
+        """Stop the worker, its children and their JVMs."""
+        self.process.stop()
+
+    def _reported(self, connection: psycopg.Connection[Any]) -> bool:
+        try:
+            found = connection.execute(
+                "SELECT 1 FROM horsies_worker_states WHERE pid = %s AND snapshot_at >= %s",
+                (self.process.pid, self._started_at),
+            ).fetchone()
+        except psycopg.errors.UndefinedTable:
+            return False
+        return found is not None

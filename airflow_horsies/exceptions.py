@@ -1,0 +1,138 @@
+"""Every error this package raises.
+
+HorsiesError
+├── InvalidTask           a value the caller gave cannot become a task (also a ValueError)
+├── DatabaseError         Postgres refused or went away
+│   ├── DatabaseUnreachable   no server, no such host or database, connection lost
+│   ├── AccessDenied          wrong password or a missing privilege
+│   └── ListenUnavailable     a pooler in transaction mode stands in front of LISTEN
+├── SchemaError           the database does not hold what this package speaks
+│   ├── SchemaMissing         no horsies tables
+│   ├── SchemaUnsupported     horsies tables of a release we do not speak, or a cutover that is pending
+│   └── LedgerNewer           our own tables were migrated by a newer airflow-horsies
+├── TaskError             one task, with its id
+│   ├── TaskNotFound          no such task, or past its retention
+│   ├── TaskIdTaken           the id, or the idempotency key, belongs to another task
+│   ├── TaskNotCancellable    a workflow's task, or a state that was not asked for
+│   ├── TaskFailed            FAILED
+│   ├── TaskCancelled         CANCELLED
+│   ├── TaskExpired           EXPIRED
+│   └── WaitTimeout           still not finished when the caller's time was up
+├── SubmissionError       a task instance that may not submit
+│   ├── NamespaceTaken        the same task instance was submitted by another Airflow deployment
+│   └── StaleSubmission       the task instance was cleared since: a newer life has submitted
+└── WireError             a row that cannot be decoded; never reported as "not found"
+"""
+
+from __future__ import annotations
+
+
+class HorsiesError(Exception):
+    """Base of every error of this package."""
+
+
+class InvalidTask(HorsiesError, ValueError):
+    """A value the caller gave cannot become a task; ``field`` names it."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field}: {problem}")
+        self.field = field
+        self.problem = problem
+
+    def __reduce__(self) -> tuple[type[InvalidTask], tuple[str, str]]:
+        return type(self), (self.field, self.problem)
+
+
+class DatabaseError(HorsiesError):
+    """Postgres refused a statement or went away."""
+
+
+class DatabaseUnreachable(DatabaseError):
+    """No server, no such host or database, or the connection was lost."""
+
+
+class AccessDenied(DatabaseError):
+    """A wrong password or a missing privilege."""
+
+
+class ListenUnavailable(DatabaseError):
+    """Notifications cannot arrive over this connection."""
+
+
+class SchemaError(HorsiesError):
+    """The database does not hold what this package speaks."""
+
+
+class SchemaMissing(SchemaError):
+    """The database has no horsies tables."""
+
+
+class SchemaUnsupported(SchemaError):
+    """The horsies tables are of a release this package does not speak."""
+
+
+class LedgerNewer(SchemaError):
+    """The airflow_horsies tables were migrated by a newer release of this package."""
+
+
+class TaskError(HorsiesError):
+    """Something about one task; ``task_id``, ``queue`` and ``error_code`` say which."""
+
+    def __init__(self, message: str, *, task_id: str, queue: str | None = None, error_code: str | None = None) -> None:
+        super().__init__(message)
+        self.task_id = task_id
+        self.queue = queue
+        self.error_code = error_code
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild_task_error, (type(self), str(self), self.task_id, self.queue, self.error_code)
+
+
+def _rebuild_task_error(
+    kind: type[TaskError], message: str, task_id: str, queue: str | None, error_code: str | None
+) -> TaskError:
+    return kind(message, task_id=task_id, queue=queue, error_code=error_code)
+
+
+class TaskNotFound(TaskError):
+    """No such task, or it is past its retention."""
+
+
+class TaskIdTaken(TaskError):
+    """The id or the idempotency key belongs to another task."""
+
+
+class TaskNotCancellable(TaskError):
+    """The task is in a state, or of a kind, that cannot be cancelled."""
+
+
+class TaskFailed(TaskError):
+    """The task ended FAILED."""
+
+
+class TaskCancelled(TaskError):
+    """The task ended CANCELLED."""
+
+
+class TaskExpired(TaskError):
+    """The task ended EXPIRED."""
+
+
+class WaitTimeout(TaskError):
+    """The task had not finished when the caller's time was up."""
+
+
+class SubmissionError(HorsiesError):
+    """A task instance that may not submit."""
+
+
+class NamespaceTaken(SubmissionError):
+    """The same task instance was submitted by another Airflow deployment."""
+
+
+class StaleSubmission(SubmissionError):
+    """The task instance was cleared since, and its newer life has submitted."""
+
+
+class WireError(HorsiesError):
+    """A row that cannot be decoded."""

@@ -1,0 +1,195 @@
+"""Whether a connection, its database and the workers on it are fit for work: one finding per check."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+
+from airflow_horsies.exceptions import HorsiesError, SchemaUnsupported
+from airflow_horsies.hook import HorsiesHook
+from airflow_horsies.ledger import checks as ledger_checks
+from airflow_horsies.ledger.schema import latest_version
+from airflow_horsies.models import WorkerState
+from airflow_horsies.wire import checks as wire_checks
+from airflow_horsies.wire.checks import MissingPrivilege
+
+MAX_CLOCK_SKEW = timedelta(seconds=5)
+START_A_WORKER = "Start one with 'horsies worker your_module:app'"
+
+
+class Status(StrEnum):
+    """How a check ended."""
+
+    OK = "OK"
+    WARN = "WARN"
+    FAIL = "FAIL"
+    SKIP = "SKIP"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """The outcome of one check; the message of anything but OK says what to do.
+
+    :param stops_others: the checks that build on this one cannot run.
+    """
+
+    check: str
+    status: Status
+    message: str
+    stops_others: bool = False
+
+
+_Outcome = tuple[Status, str]
+
+
+def check_health(hook: HorsiesHook) -> Iterator[Finding]:
+    """Run every check, each as soon as it is asked for; what an earlier failure makes impossible is skipped."""
+    connection = _run("connection", lambda: _check_connection(hook))
+    yield connection
+    yield _run("clock", lambda: _check_clock(hook), after=connection)
+    yield _run("notifications", lambda: _check_notifications(hook), after=connection)
+    schema = _run("schema", lambda: _check_schema(hook), after=connection)
+    yield schema
+    # A missing privilege may be what hides the schema; without horsies' tables nothing can be missing.
+    privileges = _run("privileges", lambda: _check_privileges(hook), after=connection)
+    yield _skip("privileges", schema) if schema.stops_others and privileges.status is Status.OK else privileges
+    yield _run("ledger", lambda: _check_ledger(hook), after=connection)
+    yield _run("workers", lambda: _check_workers(hook), after=schema)
+    yield _run("worker releases", lambda: _check_worker_releases(hook), after=schema)
+    yield _run("queues", lambda: _check_queues(hook), after=schema)
+
+
+def _run(name: str, check: Callable[[], _Outcome], *, after: Finding | None = None) -> Finding:
+    if after is not None and after.stops_others:
+        return _skip(name, after)
+    try:
+        status, message = check()
+    except HorsiesError as error:
+        return Finding(check=name, status=Status.FAIL, message=str(error), stops_others=True)
+    return Finding(check=name, status=status, message=message)
+
+
+def _skip(name: str, cause: Finding) -> Finding:
+    message = f"not checked, because the check of the {cause.check} failed"
+    return Finding(check=name, status=Status.SKIP, message=message, stops_others=True)
+
+
+def _check_connection(hook: HorsiesHook) -> _Outcome:
+    server = hook.run_script(wire_checks.read_server)
+    where = f"database {server.database} as {server.username}, PostgreSQL {server.version}"
+    if server.is_read_only:
+        return Status.FAIL, (
+            f"{where}, is read-only, a standby perhaps: nothing can be sent. Point the connection at the primary, for "
+            'example with "target_session_attrs": "read-write" in its extra'
+        )
+    return Status.OK, where
+
+
+def _check_clock(hook: HorsiesHook) -> _Outcome:
+    before = datetime.now(UTC)
+    server = hook.run_script(wire_checks.read_server)
+    after = datetime.now(UTC)
+    skew = server.clock - (before + (after - before) / 2)
+    seconds = f"{abs(skew.total_seconds()):.1f} s"
+    if abs(skew) <= MAX_CLOCK_SKEW:
+        return Status.OK, f"this machine and the database differ by {seconds}"
+    return Status.WARN, (
+        f"this machine is {seconds} {'behind' if skew > timedelta() else 'ahead of'} the database: deadlines "
+        "(good_until) are set by this clock and kept by the other. Synchronise both with NTP"
+    )
+
+
+def _check_schema(hook: HorsiesHook) -> _Outcome:
+    schema = hook.horsies_schema
+    try:
+        schema.require_writable()
+    except SchemaUnsupported as error:
+        return Status.FAIL, str(error)
+    if not schema.worker_has_started:
+        return Status.WARN, f"{schema.describe()}; no worker has ever started, so no task can end. {START_A_WORKER}"
+    return Status.OK, schema.describe()
+
+
+def _check_privileges(hook: HorsiesHook) -> _Outcome:
+    missing = hook.run_script(wire_checks.find_missing_privileges)
+    if not missing:
+        return Status.OK, "tasks can be read, sent and cancelled"
+    essential = any(item.purpose in ("read", "send") for item in missing)
+    return Status.FAIL if essential else Status.WARN, _lacks(missing)
+
+
+def _check_ledger(hook: HorsiesHook) -> _Outcome:
+    version, ours = hook.ledger_version(), latest_version()
+    if version > ours:
+        return Status.FAIL, (
+            f"the airflow_horsies tables are at version {version}, this release knows only {ours}: nothing can be "
+            "submitted. Upgrade airflow-horsies on this machine"
+        )
+    missing = hook.run_script(ledger_checks.find_missing_privileges)
+    if missing:
+        return Status.FAIL, _lacks(missing)
+    if version < ours:
+        found = f"are at version {version} and will be brought to {ours}" if version else "do not exist yet"
+        return Status.WARN, f"the airflow_horsies tables {found} on first use; do it now: airflow horsies db migrate"
+    return Status.OK, f"the airflow_horsies tables are at version {version}"
+
+
+def _check_notifications(hook: HorsiesHook) -> _Outcome:
+    if hook.can_listen():
+        return Status.OK, "a task that ends is heard of at once"
+    return Status.OK, 'waiting is by polling, as the connection\'s extra asks with "listen": "poll"'
+
+
+def _check_workers(hook: HorsiesHook) -> _Outcome:
+    workers = hook.workers()
+    alive = [worker for worker in workers if worker.alive]
+    if alive:
+        return Status.OK, "; ".join(f"{_place(worker)} serves {', '.join(sorted(worker.queues))}" for worker in alive)
+    heard = max((worker.seen_at for worker in workers), default=None)
+    last = "none was heard of in the last hour" if heard is None else f"the last was heard of at {_at(heard)}"
+    return Status.WARN, f"no live worker, {last}: tasks wait and do not expire. {START_A_WORKER}"
+
+
+def _check_worker_releases(hook: HorsiesHook) -> _Outcome:
+    alive = {worker.id: worker for worker in hook.workers() if worker.alive}
+    if not alive:
+        return Status.SKIP, "not checked, because there is no live worker"
+    schema = hook.horsies_schema
+    outdated = hook.run_script(lambda: wire_checks.find_outdated_workers(schema, alive))
+    if not outdated:
+        return Status.OK, "no live worker is known to be older than the schema"
+    useless = any(worker.is_useless for worker in outdated)
+    named = "; ".join(f"worker {_place(alive[worker.worker_id])}: {worker.evidence}" for worker in outdated)
+    harm = "it claims tasks and never finishes them" if useless else "it may claim tasks and not finish them"
+    return Status.FAIL if useless else Status.WARN, (
+        f"older than the schema ({schema.describe()}), so that {harm}: {named}. Upgrade its horsies and restart it"
+    )
+
+
+def _check_queues(hook: HorsiesHook) -> _Outcome:
+    queues = hook.queues()
+    unserved = [queue for queue in queues if queue.ready and not queue.served_by]
+    if not unserved:
+        return Status.OK, f"{sum(queue.ready for queue in queues)} task(s) wait, each in a queue that is served"
+    named = "; ".join(
+        f"{queue.queue!r} ({queue.ready} waiting, the oldest since {_at(queue.oldest_ready_at)})" for queue in unserved
+    )
+    return Status.WARN, (
+        f"no live worker serves {named}. Start a worker whose app lists the queue, or cancel the tasks with "
+        "'airflow horsies cancel'"
+    )
+
+
+def _lacks(missing: Sequence[MissingPrivilege]) -> str:
+    lines = [f"the user of this connection lacks {', '.join(dict.fromkeys(item.missing for item in missing))}. Run:"]
+    return "\n".join([*lines, *dict.fromkeys(item.remedy for item in missing)])
+
+
+def _place(worker: WorkerState) -> str:
+    return f"{worker.hostname}:{worker.pid}"
+
+
+def _at(instant: datetime | None) -> str:
+    return "an unknown time" if instant is None else f"{instant:%Y-%m-%d %H:%M:%S} UTC"

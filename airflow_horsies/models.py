@@ -1,0 +1,488 @@
+"""The values that travel between the layers: frozen, standard library only."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any, Literal
+
+from airflow_horsies.exceptions import InvalidTask
+
+DEFAULT_QUEUE = "default"
+DEFAULT_RETENTION = "standard_30d"
+FOREVER = "forever"
+
+ERROR_CODE = re.compile(r"[A-Z][A-Z0-9_]*")
+EXCEPTION_CLASS_NAME = re.compile(r"[A-Z][A-Za-z0-9_]*(Error|Exception)")
+MAX_RETRIES = 20
+MAX_INTERVAL_SECONDS = 86_400
+MAX_TASK_NAME_CHARS = 255
+MAX_QUEUE_NAME_CHARS = 100
+MAX_RETENTION_BYTES = 64
+MAX_IDEMPOTENCY_KEY_BYTES = 255
+
+
+class TaskState(StrEnum):
+    """The states of a horsies task."""
+
+    PENDING = "PENDING"
+    CLAIMED = "CLAIMED"
+    RUNNING = "RUNNING"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    EXPIRED = "EXPIRED"
+
+    @property
+    def is_terminal(self) -> bool:
+        return self in TERMINAL_STATES
+
+
+TERMINAL_STATES = frozenset({TaskState.COMPLETED, TaskState.FAILED, TaskState.CANCELLED, TaskState.EXPIRED})
+LIVE_STATES = frozenset(TaskState) - TERMINAL_STATES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """When horsies runs a failed attempt again; build it with :meth:`fixed` or :meth:`exponential`.
+
+    :param max_retries: attempts after the first, 1 to 20.
+    :param intervals: seconds to wait before each retry (fixed), or the one base interval (exponential).
+    :param auto_retry_for: error codes that are retried; any other code fails the task at once.
+    :param jitter: spread each wait by up to a quarter, so that many tasks do not come back at once.
+    :param max_delay_seconds: upper bound of a wait.
+    """
+
+    max_retries: int
+    intervals: Sequence[int]
+    auto_retry_for: Sequence[str]
+    backoff_strategy: Literal["fixed", "exponential"] = "fixed"
+    jitter: bool = True
+    max_delay_seconds: int | None = None
+
+    @classmethod
+    def fixed(cls, intervals: Sequence[int], *, auto_retry_for: Sequence[str], jitter: bool = True) -> RetryPolicy:
+        """One retry per interval: ``RetryPolicy.fixed([10, 60], auto_retry_for=["RATE_LIMITED"])``."""
+        _require(
+            isinstance(intervals, Sequence) and not isinstance(intervals, str),
+            "retry_policy.intervals",
+            f"must be a list of seconds, not {intervals!r}",
+        )
+        return cls(max_retries=len(intervals), intervals=intervals, auto_retry_for=auto_retry_for, jitter=jitter)
+
+    @classmethod
+    def exponential(
+        cls,
+        base_seconds: int,
+        *,
+        max_retries: int,
+        auto_retry_for: Sequence[str],
+        jitter: bool = True,
+        max_delay_seconds: int | None = None,
+    ) -> RetryPolicy:
+        """Waits of base, 2 x base, 4 x base …: ``RetryPolicy.exponential(5, max_retries=4, auto_retry_for=[…])``."""
+        return cls(
+            max_retries=max_retries,
+            intervals=[base_seconds],
+            auto_retry_for=auto_retry_for,
+            backoff_strategy="exponential",
+            jitter=jitter,
+            max_delay_seconds=max_delay_seconds,
+        )
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> RetryPolicy:
+        """The policy a plain dict describes, as a DAG file or a template gives it."""
+        _require(isinstance(values, Mapping), "retry_policy", f"must be a mapping, not {values!r}")
+        known = set(cls.__dataclass_fields__)
+        unknown = sorted(str(key) for key in values if key not in known)
+        _require(not unknown, "retry_policy", f"unknown key(s) {unknown}; known are {sorted(known)}")
+        missing = [key for key in ("intervals", "auto_retry_for") if key not in values]
+        _require(not missing, "retry_policy", f"lacks {missing}")
+        given = dict(values)
+        if given.get("backoff_strategy", "fixed") == "fixed" and isinstance(given["intervals"], Sequence):
+            given.setdefault("max_retries", len(given["intervals"]))
+        _require("max_retries" in given, "retry_policy", "an exponential policy needs max_retries")
+        return cls(**given)
+
+    def __post_init__(self) -> None:
+        _require_int("retry_policy.max_retries", self.max_retries, 1, MAX_RETRIES)
+        _require(
+            isinstance(self.intervals, Sequence) and not isinstance(self.intervals, str),
+            "retry_policy.intervals",
+            f"must be a list of seconds, not {self.intervals!r}",
+        )
+        for seconds in self.intervals:
+            _require_int("retry_policy.intervals", seconds, 1, MAX_INTERVAL_SECONDS)
+        _require(
+            self.backoff_strategy in ("fixed", "exponential"),
+            "retry_policy.backoff_strategy",
+            f"must be 'fixed' or 'exponential', not {self.backoff_strategy!r}",
+        )
+        if self.backoff_strategy == "fixed":
+            _require(
+                len(self.intervals) == self.max_retries,
+                "retry_policy.intervals",
+                f"a fixed policy needs one interval per retry: {self.max_retries} retries, "
+                f"{len(self.intervals)} intervals",
+            )
+        else:
+            _require(
+                len(self.intervals) == 1,
+                "retry_policy.intervals",
+                f"an exponential policy needs exactly one base interval, not {len(self.intervals)}",
+            )
+        _require(isinstance(self.jitter, bool), "retry_policy.jitter", f"must be a bool, not {self.jitter!r}")
+        if self.max_delay_seconds is not None:
+            _require_int("retry_policy.max_delay_seconds", self.max_delay_seconds, 1, 2**31 - 1)
+        _require(
+            isinstance(self.auto_retry_for, Sequence)
+            and not isinstance(self.auto_retry_for, str)
+            and len(self.auto_retry_for) > 0,
+            "retry_policy.auto_retry_for",
+            "must list at least one error code, for example ['UNHANDLED_EXCEPTION', 'WORKER_CRASHED']",
+        )
+        for code in self.auto_retry_for:
+            require_error_code("retry_policy.auto_retry_for", code)
+        object.__setattr__(self, "intervals", tuple(self.intervals))
+        object.__setattr__(self, "auto_retry_for", tuple(self.auto_retry_for))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSpec:
+    """What to send: one task for a horsies worker.
+
+    :param task_name: the name the task is registered under (``@app.task("name")``).
+    :param kwargs: its keyword arguments; JSON values only.
+    :param queue: the queue; a worker of an app without named queues serves only ``default``.
+    :param priority: 1 (first) to 100 (last), within the queue.
+    :param retry_policy: when a failed attempt runs again; without one it never does.
+    :param good_until: a task not started by then becomes EXPIRED; also caps retries. Timezone-aware.
+    :param delay: earliest start, counted from the moment of sending on the database's clock; whole seconds.
+    :param timeout: the worker kills an attempt that runs longer; at least one second.
+    :param retention: how long the finished task is kept: a retention class, or ``forever``.
+    :param retain_rerun_input: keep the arguments with the finished task (up to 64 KiB).
+    :param idempotency_key: sending the same key again returns the first task (horsies 0.5 and newer).
+    :param task_id: a UUID of your own; without one a new id is minted.
+    """
+
+    task_name: str
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    queue: str = DEFAULT_QUEUE
+    priority: int = 100
+    retry_policy: RetryPolicy | None = None
+    good_until: datetime | None = None
+    delay: timedelta | None = None
+    timeout: timedelta | None = None
+    retention: str = DEFAULT_RETENTION
+    retain_rerun_input: bool = False
+    idempotency_key: str | None = None
+    task_id: str | None = None
+
+    def __post_init__(self) -> None:
+        _require_text("task_name", self.task_name, max_chars=MAX_TASK_NAME_CHARS)
+        _require_text("queue", self.queue, max_chars=MAX_QUEUE_NAME_CHARS)
+        _require_text("retention", self.retention, max_bytes=MAX_RETENTION_BYTES)
+        _require_int("priority", self.priority, 1, 100)
+        _require(
+            isinstance(self.kwargs, Mapping),
+            "kwargs",
+            f"must be a mapping of argument names to values, not {type(self.kwargs).__name__}",
+        )
+        _require(
+            self.retry_policy is None or isinstance(self.retry_policy, RetryPolicy),
+            "retry_policy",
+            f"must be a RetryPolicy, not {type(self.retry_policy).__name__}",
+        )
+        _require(
+            isinstance(self.retain_rerun_input, bool),
+            "retain_rerun_input",
+            f"must be a bool, not {self.retain_rerun_input!r}",
+        )
+        if self.good_until is not None:
+            _require(
+                isinstance(self.good_until, datetime),
+                "good_until",
+                f"must be a datetime, not {type(self.good_until).__name__}",
+            )
+            _require(
+                self.good_until.utcoffset() is not None,
+                "good_until",
+                "has no time zone, so it names no instant; use for example datetime.now(timezone.utc) + …",
+            )
+            object.__setattr__(self, "good_until", _plain_utc(self.good_until))
+        if self.delay is not None:
+            _require_whole_seconds("delay", self.delay, least=0)
+        if self.timeout is not None:
+            _require(
+                isinstance(self.timeout, timedelta),
+                "timeout",
+                f"must be a timedelta, not {type(self.timeout).__name__}",
+            )
+            _require(self.timeout >= timedelta(seconds=1), "timeout", "must be at least one second")
+        if self.idempotency_key is not None:
+            _require_text("idempotency_key", self.idempotency_key, max_bytes=MAX_IDEMPOTENCY_KEY_BYTES)
+        if self.task_id is not None:
+            object.__setattr__(self, "task_id", require_task_id(self.task_id))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One finished attempt at a task; horsies never changes it afterwards."""
+
+    number: int
+    outcome: str
+    will_retry: bool
+    started_at: datetime
+    finished_at: datetime
+    error_code: str | None = None
+    error_message: str | None = None
+    failed_reason: str | None = None
+    worker_id: str | None = None
+    hostname: str | None = None
+    pid: int | None = None
+    process_name: str | None = None
+
+    @property
+    def duration_seconds(self) -> float:
+        return (self.finished_at - self.started_at).total_seconds()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskException:
+    """The Python exception behind a failure, as the worker stored it."""
+
+    type: str
+    message: str
+    traceback: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFailure:
+    """The error a task ended with."""
+
+    error_code: str | None
+    message: str | None
+    data: Any = None
+    exception: TaskException | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskResult:
+    """What a task returned: a value, or an error. A value of None is a value."""
+
+    ok: Any = None
+    error: TaskFailure | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskView:
+    """A task as the database holds it now."""
+
+    id: str
+    task_name: str
+    queue: str
+    priority: int
+    state: TaskState
+    sent_at: datetime | None
+    enqueued_at: datetime
+    retry_count: int
+    max_retries: int
+    good_until: datetime | None = None
+    claimed_at: datetime | None = None
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    next_retry_at: datetime | None = None
+    worker_id: str | None = None
+    hostname: str | None = None
+    pid: int | None = None
+    error_code: str | None = None
+    failed_reason: str | None = None
+    is_workflow_task: bool = False
+    kwargs: Mapping[str, Any] | None = None
+    result: TaskResult | None = None
+    attempts: tuple[Attempt, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageCursor:
+    """Where the next page of a listing begins."""
+
+    at: datetime
+    task_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskPage:
+    """One page of a listing, newest first; ``next`` is None on the last. Results and attempts are left out."""
+
+    tasks: tuple[TaskView, ...]
+    next: PageCursor | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueDepth:
+    """What waits and runs in one queue."""
+
+    queue: str
+    ready: int
+    delayed: int
+    claimed: int
+    running: int
+    oldest_ready_at: datetime | None
+    served_by: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerState:
+    """The last word of one worker."""
+
+    id: str
+    hostname: str
+    pid: int
+    queues: tuple[str, ...]
+    processes: int
+    tasks_running: int
+    tasks_claimed: int
+    started_at: datetime
+    seen_at: datetime
+    alive: bool
+    memory_mb: float | None = None
+    cpu_percent: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionClass:
+    """How long finished tasks of a class are kept; None is for ever."""
+
+    key: str
+    duration: timedelta | None
+
+
+class CancelOutcome(StrEnum):
+    """What a cancel found."""
+
+    CANCELLED = "CANCELLED"
+    ALREADY_CANCELLED = "ALREADY_CANCELLED"
+    ALREADY_FINISHED = "ALREADY_FINISHED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskInstanceKey:
+    """An Airflow task instance; ``map_index`` is -1 where it is not mapped."""
+
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int = -1
+
+    def __post_init__(self) -> None:
+        for name in ("dag_id", "run_id", "task_id"):
+            _require_text(name, getattr(self, name))
+        _require_int("map_index", self.map_index, -1, 2**31 - 1)
+
+    def __str__(self) -> str:
+        mapped = "" if self.map_index < 0 else f"[{self.map_index}]"
+        return f"{self.dag_id}.{self.task_id}{mapped} of run {self.run_id}"
+
+
+class SubmitOutcome(StrEnum):
+    """How a submission came by its task."""
+
+    SENT = "SENT"
+    REATTACHED = "REATTACHED"
+    ADOPTED = "ADOPTED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """Which task instance sent which horsies task."""
+
+    horsies_task_id: str
+    namespace: str
+    task_instance: TaskInstanceKey
+    position: int
+    life: int
+    round: int
+    try_number: int
+    task_name: str
+    queue: str
+    good_until: datetime | None
+    submitted_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmitResult:
+    """One submitted task: its id, how it came about, and its state at that moment."""
+
+    task_id: str
+    outcome: SubmitOutcome
+    state: TaskState
+    life: int
+    round: int
+    position: int = 0
+
+
+def require_task_id(value: object) -> str:
+    """The canonical text of a task id, or an error that shows what was given."""
+    try:
+        return str(uuid.UUID(str(value)))
+    except ValueError:
+        raise InvalidTask("task_id", f"{value!r} is not a UUID") from None
+
+
+def require_error_code(name: str, code: object) -> None:
+    """Error codes are UPPER_SNAKE_CASE; an exception's class name is a frequent mistake."""
+    _require(isinstance(code, str) and code != "", name, f"must hold error codes, not {code!r}")
+    assert isinstance(code, str)  # noqa: S101 - narrows the type only
+    _require(
+        EXCEPTION_CLASS_NAME.fullmatch(code) is None,
+        name,
+        f"{code!r} looks like an exception class; retries go by error code, for example UNHANDLED_EXCEPTION",
+    )
+    _require(ERROR_CODE.fullmatch(code) is not None, name, f"{code!r} is not UPPER_SNAKE_CASE, as in RATE_LIMITED")
+
+
+def _plain_utc(instant: datetime) -> datetime:
+    utc = instant.astimezone(UTC)
+    # A subclass such as pendulum's prints itself differently, and what is printed is hashed.
+    return datetime(utc.year, utc.month, utc.day, utc.hour, utc.minute, utc.second, utc.microsecond, tzinfo=UTC)
+
+
+def _require(holds: bool, name: str, problem: str) -> None:
+    if not holds:
+        raise InvalidTask(name, problem)
+
+
+def _require_int(name: str, value: object, least: int, most: int) -> None:
+    _require(
+        isinstance(value, int) and not isinstance(value, bool) and least <= value <= most,
+        name,
+        f"must be a whole number from {least} to {most}, not {value!r}",
+    )
+
+
+def _require_whole_seconds(name: str, value: object, *, least: int) -> None:
+    if not isinstance(value, timedelta):
+        raise InvalidTask(name, f"must be a timedelta, not {type(value).__name__}")
+    _require(value >= timedelta(seconds=least), name, f"must be at least {least} seconds, not {value}")
+    _require(value.microseconds == 0, name, f"must be whole seconds, not {value}")
+
+
+def _require_text(name: str, value: object, *, max_chars: int | None = None, max_bytes: int | None = None) -> None:
+    if not isinstance(value, str):
+        raise InvalidTask(name, f"must be a string, not {type(value).__name__}")
+    _require(value.strip() != "", name, "must not be empty")
+    _require("\x00" not in value, name, "must not hold a NUL character")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        raise InvalidTask(name, "holds a lone surrogate, which is not valid text") from None
+    if max_chars is not None:
+        _require(len(value) <= max_chars, name, f"is {len(value)} characters long; at most {max_chars}")
+    if max_bytes is not None:
+        _require(size <= max_bytes, name, f"is {size} bytes long; at most {max_bytes}")

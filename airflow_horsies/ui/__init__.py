@@ -1,0 +1,1 @@
+"""The Airflow UI: a plugin that declares, and the routes behind it."""

@@ -1,0 +1,1 @@
+"""The wire protocol: horsies' own Postgres schema. Nothing here does I/O."""

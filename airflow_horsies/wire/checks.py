@@ -1,0 +1,100 @@
+"""What a check of the database asks: who answers, what the user may do, and workers that are too old for it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from airflow_horsies.wire.schema import Generation, Schema
+from airflow_horsies.wire.statement import Script, Statement, sql_text
+
+PACKAGE = "airflow_horsies.wire"
+# Every release reports this one: without it nothing can be told from the names of the settings.
+KNOWN_SETTING = "auto_requeue_stale_claimed"
+# Settings a worker reports, and the first schema version whose release reported them.
+SETTINGS_SINCE = {"crashed_worker_recovery_grace_ms": 13, "orphan_task_audit_interval_ms": 36}
+SETTING_UP_TO_0_4 = "heartbeat_retention_hours"
+# A worker writes its start with its own clock, the database dates the upgrade with another.
+CLOCK_TOLERANCE = timedelta(seconds=60)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """The Postgres server behind a connection, and its idea of now."""
+
+    clock: datetime
+    database: str
+    username: str
+    version: str
+    is_read_only: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingPrivilege:
+    """Something the user may not do: what for, and the grant to run."""
+
+    purpose: str
+    missing: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutdatedWorker:
+    """A worker whose release is older than the schema; one of the older generation cannot finish any task."""
+
+    worker_id: str
+    evidence: str
+    is_useless: bool
+
+
+def read_server() -> Script[Server]:
+    """Who answers."""
+    (row,) = yield Statement(sql_text(PACKAGE, "read_server"))
+    return Server(
+        clock=row["clock"].astimezone(UTC),
+        database=row["database"],
+        username=row["username"],
+        version=row["version"],
+        is_read_only=row["is_read_only"],
+    )
+
+
+def find_missing_privileges() -> Script[list[MissingPrivilege]]:
+    """What of reading, sending and cancelling this user may not do."""
+    rows = yield Statement(sql_text(PACKAGE, "find_missing_privileges"))
+    return [MissingPrivilege(purpose=row["purpose"], missing=row["missing"], remedy=row["remedy"]) for row in rows]
+
+
+def find_outdated_workers(schema: Schema, worker_ids: Collection[str]) -> Script[list[OutdatedWorker]]:
+    """Those of the workers that a release older than the schema runs."""
+    upgraded_at: datetime | None = None
+    if schema.version is not None:
+        (row,) = yield Statement(sql_text(PACKAGE, "read_schema_upgrade"))
+        upgraded_at = row["upgraded_at"]
+    rows = yield Statement(sql_text(PACKAGE, "read_worker_settings"), {"worker_ids": sorted(worker_ids)})
+    judged = (
+        judge_worker(schema, upgraded_at, row["worker_id"], row["worker_started_at"], row["settings"]) for row in rows
+    )
+    return [worker for worker in judged if worker is not None]
+
+
+def judge_worker(
+    schema: Schema,
+    upgraded_at: datetime | None,
+    worker_id: str,
+    started_at: datetime,
+    settings: Collection[str],
+) -> OutdatedWorker | None:
+    """A worker migrates the schema before it starts, so one that started before an upgrade is older than it."""
+    if KNOWN_SETTING in settings:
+        if schema.generation is Generation.MOVED and SETTING_UP_TO_0_4 in settings:
+            return OutdatedWorker(worker_id=worker_id, evidence="it is of horsies 0.4 or older", is_useless=True)
+        for setting, since in SETTINGS_SINCE.items():
+            if schema.version is not None and schema.version >= since and setting not in settings:
+                evidence = f"it does not know the setting {setting}"
+                return OutdatedWorker(worker_id=worker_id, evidence=evidence, is_useless=False)
+    if upgraded_at is not None and started_at < upgraded_at - CLOCK_TOLERANCE:
+        evidence = f"it runs since {started_at:%Y-%m-%d %H:%M:%S %Z}, before the schema was upgraded"
+        return OutdatedWorker(worker_id=worker_id, evidence=evidence, is_useless=False)
+    return None

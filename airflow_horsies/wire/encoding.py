@@ -1,0 +1,228 @@
+"""A TaskSpec becomes the values of one horsies row: JSON as upstream's producer writes it, and its digests."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from airflow_horsies.exceptions import InvalidTask
+from airflow_horsies.models import RetryPolicy, TaskSpec
+
+DEFAULT_MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
+INLINE_RERUN_INPUT_BYTES = 65_536
+RESERVED_KEY_PREFIXES = ("__h_", "__horsies_")
+RESERVED_KEYS = frozenset({"__builtin_task_code__"})
+IDEMPOTENCY_DOMAIN = b"horsies.enqueue-key.v1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodedTask:
+    """The column values of one row; both generations take theirs from here."""
+
+    id: str
+    id_is_given: bool
+    task_name: str
+    queue_name: str
+    priority: int
+    kwargs: str | None
+    sent_at: datetime
+    good_until: datetime | None
+    delay_seconds: int | None
+    max_retries: int
+    task_options: str
+    enqueue_sha: str
+    command_fingerprint: bytes
+    input_digest: bytes
+    retention_class_key: str
+    retain_rerun_input: bool
+    rerun_disposition: str
+    rerun_input: bytes | None
+    idempotency_digest: bytes | None
+
+    @property
+    def command_columns(self) -> tuple[object, ...]:
+        """What stands for the fingerprint where horsies keeps none."""
+        return (
+            self.task_name,
+            self.queue_name,
+            self.priority,
+            self.kwargs,
+            self.good_until,
+            self.task_options,
+        )
+
+
+def encode_task(
+    spec: TaskSpec, *, max_payload_bytes: int = DEFAULT_MAX_PAYLOAD_BYTES, sent_at: datetime | None = None
+) -> EncodedTask:
+    """Validate and encode; raises InvalidTask naming the field, and touches no database."""
+    sent_at = sent_at or datetime.now(UTC)
+    kwargs_json = encode_kwargs(spec.kwargs, max_payload_bytes=max_payload_bytes)
+    options = _task_options(spec)
+    options_json = _dumps(options)
+    delay_seconds = None if spec.delay is None else int(spec.delay.total_seconds())
+    good_until = None if spec.good_until is None else _canonical(spec.good_until)
+
+    sha_parts = [
+        spec.task_name,
+        spec.queue,
+        spec.priority,
+        None,
+        kwargs_json,
+        _canonical(sent_at),
+        good_until,
+        delay_seconds,
+        options_json,
+    ]
+    fingerprint_parts = [
+        1,
+        spec.task_name,
+        spec.queue,
+        spec.priority,
+        None,
+        kwargs_json,
+        good_until,
+        delay_seconds,
+        options_json,
+        spec.retention,
+        spec.retain_rerun_input,
+        None,
+        None,
+    ]
+    rerun_input = json.dumps(
+        {"args": [], "kwargs": json.loads(kwargs_json) if kwargs_json else {}, "options": options},
+        sort_keys=True,
+        separators=(",", ":"),
+        ensure_ascii=False,
+    ).encode()
+    if not spec.retain_rerun_input:
+        disposition = "DECLINED_BY_POLICY"
+    elif len(rerun_input) > INLINE_RERUN_INPUT_BYTES:
+        disposition = "OVER_BOUND"
+    else:
+        disposition = "INLINE"
+
+    return EncodedTask(
+        id=spec.task_id or mint_task_id(),
+        id_is_given=spec.task_id is not None,
+        task_name=spec.task_name,
+        queue_name=spec.queue,
+        priority=spec.priority,
+        kwargs=kwargs_json,
+        sent_at=sent_at,
+        good_until=spec.good_until,
+        delay_seconds=delay_seconds,
+        max_retries=spec.retry_policy.max_retries if spec.retry_policy else 0,
+        task_options=options_json,
+        enqueue_sha=hashlib.sha256(json.dumps(sha_parts, separators=(",", ":")).encode()).hexdigest(),
+        command_fingerprint=hashlib.sha256(_dumps(fingerprint_parts).encode()).digest(),
+        input_digest=hashlib.sha256(rerun_input).digest(),
+        retention_class_key=spec.retention,
+        retain_rerun_input=spec.retain_rerun_input,
+        rerun_disposition=disposition,
+        rerun_input=rerun_input if disposition == "INLINE" else None,
+        idempotency_digest=(
+            None if spec.idempotency_key is None else _idempotency_digest(spec.task_name, spec.idempotency_key)
+        ),
+    )
+
+
+def encode_kwargs(kwargs: Mapping[str, Any], *, max_payload_bytes: int) -> str | None:
+    """The JSON a worker accepts, or None for no arguments."""
+    if not kwargs:
+        return None
+    encoded = _dumps(_json_value(kwargs, "kwargs"))
+    try:
+        size = len(encoded.encode())
+    except UnicodeEncodeError:
+        raise InvalidTask("kwargs", "hold a lone surrogate, which is not valid text") from None
+    if size > max_payload_bytes:
+        raise InvalidTask(
+            "kwargs",
+            f"are {size:,} bytes of JSON, more than the {max_payload_bytes:,} allowed. Write the data to "
+            "storage and pass its path, or raise max_payload_bytes in the connection's extra",
+        )
+    return encoded
+
+
+def mint_task_id() -> str:
+    """A UUIDv7: upstream prunes its history look-ups by the time it carries."""
+    value = time.time_ns() // 1_000_000 << 80 | int.from_bytes(os.urandom(10))
+    value = value & ~(0xF << 76) | 0x7 << 76
+    value = value & ~(0x3 << 62) | 0x2 << 62
+    return str(uuid.UUID(int=value))
+
+
+def _task_options(spec: TaskSpec) -> dict[str, Any]:
+    return {
+        "retry_policy": None if spec.retry_policy is None else _retry_policy(spec.retry_policy),
+        "good_until": None if spec.good_until is None else spec.good_until.isoformat(),
+        "timeout_ms": None if spec.timeout is None else int(spec.timeout.total_seconds() * 1000),
+    }
+
+
+def _retry_policy(policy: RetryPolicy) -> dict[str, Any]:
+    encoded: dict[str, Any] = {
+        "max_retries": policy.max_retries,
+        "intervals": list(policy.intervals),
+        "backoff_strategy": policy.backoff_strategy,
+        "jitter": policy.jitter,
+    }
+    if policy.max_delay_seconds is not None:
+        encoded["max_delay_seconds"] = policy.max_delay_seconds
+    encoded["auto_retry_for"] = list(policy.auto_retry_for)
+    return encoded
+
+
+def _json_value(value: Any, path: str) -> Any:
+    """The plain JSON form of a value. Tuples become lists; anything else JSON lacks is refused."""
+    # bool, str and int by exact type or plain subclass: an Enum's or numpy's own type would not survive.
+    match value:
+        case None | bool():
+            return value
+        case str():
+            return str.__str__(value)
+        case int():
+            return int(value)
+        case float():
+            if not math.isfinite(value):
+                raise InvalidTask(path, f"is {value!r}, which JSON does not have; pass None or a string")
+            return float(value)
+        case list() | tuple():
+            return [_json_value(item, f"{path}[{index}]") for index, item in enumerate(value)]
+        case Mapping():
+            return {_json_key(key, path): _json_value(item, f"{path}.{key}") for key, item in value.items()}
+    hint = "; pass value.isoformat()" if hasattr(value, "isoformat") else ""
+    raise InvalidTask(path, f"is of type {type(value).__name__}, which JSON does not have{hint}")
+
+
+def _json_key(key: object, path: str) -> str:
+    if not isinstance(key, str):
+        raise InvalidTask(path, f"has the key {key!r}; keys must be strings")
+    if key.startswith(RESERVED_KEY_PREFIXES) or key in RESERVED_KEYS:
+        raise InvalidTask(path, f"has the key {key!r}, a name that horsies reserves for itself")
+    return key
+
+
+def _dumps(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def _canonical(instant: datetime) -> str:
+    return instant.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f+00:00")
+
+
+def _idempotency_digest(task_name: str, key: str) -> bytes:
+    digest = hashlib.sha256()
+    for part in (IDEMPOTENCY_DOMAIN, task_name.encode(), key.encode()):
+        digest.update(len(part).to_bytes(4, "big"))
+        digest.update(part)
+    return digest.digest()

@@ -1,0 +1,89 @@
+"""Which horsies the database holds. The word "generation" stays below this package.
+
+In place: releases up to 0.4.7 keep a finished task in ``horsies_tasks``.
+Moved: releases from 0.5.0 on move it to ``horsies_task_history``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from airflow_horsies.exceptions import SchemaMissing, SchemaUnsupported
+from airflow_horsies.wire.statement import Script, Statement, sql_text
+
+NEWEST_TESTED_VERSION = 51
+TESTED_RELEASES = "0.1.6 to 0.4.7 and 0.5.0 to 0.5.4"
+# The last of these came with 0.1.6; alphas and betas lack the first.
+REQUIRED_COLUMNS = frozenset({"enqueue_sha", "is_workflow_task", "finalizing_at"})
+
+
+class Generation(StrEnum):
+    """Named after the folder of its statements."""
+
+    IN_PLACE = "in_place"
+    MOVED = "moved"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schema:
+    """What was found in the database."""
+
+    generation: Generation
+    version: int | None
+    has_cancel_function: bool
+    worker_has_started: bool
+
+    @property
+    def is_newer_than_tested(self) -> bool:
+        return self.version is not None and self.version > NEWEST_TESTED_VERSION
+
+    def describe(self) -> str:
+        releases = "up to 0.4" if self.generation is Generation.IN_PLACE else "0.5 or newer"
+        number = "without a version number" if self.version is None else f"version {self.version}"
+        return f"horsies {releases} (schema {number}, finished tasks {self.generation.replace('_', ' ')})"
+
+    def require_writable(self) -> None:
+        """A schema newer than any tested one is read and never written."""
+        if self.is_newer_than_tested:
+            raise SchemaUnsupported(
+                f"the horsies schema is at version {self.version}, newer than {NEWEST_TESTED_VERSION}, the "
+                "newest this release was tested with; it is read but not written. Upgrade airflow-horsies"
+            )
+
+
+def detect_schema() -> Script[Schema]:
+    """The schema of this database, or an error that says what is there instead."""
+    (found,) = yield Statement(sql_text("airflow_horsies.wire", "probe_schema"))
+    if not found["has_tasks"]:
+        raise SchemaMissing(
+            "the database has no table horsies_tasks on its search_path. Start a horsies worker on it once "
+            "('horsies worker your_module:app' creates its tables), or correct the connection's database"
+        )
+    missing = REQUIRED_COLUMNS - set(found["columns"])
+    if missing:
+        raise SchemaUnsupported(
+            f"horsies_tasks lacks {', '.join(sorted(missing))}: it belongs to a horsies release older than "
+            f"0.1.6. Supported are {TESTED_RELEASES}; upgrade horsies"
+        )
+    is_uuid = found["id_type"] == "uuid"
+    if is_uuid and found["holds_live_only"]:
+        generation = Generation.MOVED
+    elif is_uuid or found["has_history"]:
+        raise SchemaUnsupported(
+            "a horsies 0.5 worker was started on a database of horsies 0.4, and its cutover is pending: finished "
+            "tasks are still in horsies_tasks. Finish the offline cutover that horsies documents, then try again"
+        )
+    else:
+        generation = Generation.IN_PLACE
+
+    version: int | None = None
+    if found["has_version"]:
+        (row,) = yield Statement(sql_text("airflow_horsies.wire", "read_schema_version"))
+        version = row["version"]
+    return Schema(
+        generation=generation,
+        version=version,
+        has_cancel_function=found["has_cancel_function"],
+        worker_has_started=generation is Generation.IN_PLACE or found["has_archive_lookup"],
+    )

@@ -1,0 +1,313 @@
+"""The rules of sending, reading and cancelling, as scripts of statements: each runs in one transaction."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, timedelta
+from itertools import islice
+from typing import TypeVar
+
+from airflow_horsies.exceptions import (
+    InvalidTask,
+    SchemaUnsupported,
+    TaskIdTaken,
+    TaskNotCancellable,
+    TaskNotFound,
+    WireError,
+)
+from airflow_horsies.models import (
+    DEFAULT_RETENTION,
+    FOREVER,
+    LIVE_STATES,
+    CancelOutcome,
+    PageCursor,
+    QueueDepth,
+    RetentionClass,
+    TaskPage,
+    TaskState,
+    TaskView,
+    WorkerState,
+)
+from airflow_horsies.wire.decoding import (
+    decode_command,
+    decode_retention_class,
+    decode_state,
+    decode_task,
+    decode_worker,
+)
+from airflow_horsies.wire.encoding import EncodedTask
+from airflow_horsies.wire.statement import Row, Script
+from airflow_horsies.wire.statements import Wire
+
+T = TypeVar("T")
+
+ROWS_PER_STATEMENT = 5_000
+MAX_PAGE = 500
+# Workers register these two themselves when they start.
+BUILT_IN_RETENTION = frozenset({DEFAULT_RETENTION, FOREVER})
+WORKERS_SEEN_WITHIN = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundCommand:
+    """A task that exists, and what it was asked to do."""
+
+    state: TaskState
+    command: bytes | tuple[object, ...]
+
+
+def enqueue_task(wire: Wire, task: EncodedTask, *, is_rerun: bool = False) -> Script[str]:
+    """Send one task and return its id; the same id or key with the same command again returns the first."""
+    if is_rerun and (yield from _were_sent(wire, [task])):
+        return task.id
+    replayed = yield from claim_idempotency_keys(wire, [task])
+    if replayed:
+        return replayed[task.id]
+    existing = yield from _find_given(wire, [task])
+    if task.id in existing:
+        require_same_command(task, existing[task.id])
+        return task.id
+    yield from insert_new_tasks(wire, [task])
+    return task.id
+
+
+def enqueue_tasks(wire: Wire, tasks: Sequence[EncodedTask], *, is_rerun: bool = False) -> Script[list[str]]:
+    """Send all of them or none; an id or key that was used before is refused."""
+    if is_rerun and (yield from _were_sent(wire, tasks)):
+        return [task.id for task in tasks]
+    repeated = [task_id for task_id, count in Counter(task.id for task in tasks).items() if count > 1]
+    if repeated:
+        raise InvalidTask("task_id", f"{repeated[0]} is given more than once; nothing was sent")
+    replayed = yield from claim_idempotency_keys(wire, tasks)
+    for task in tasks:
+        if task.id in replayed:
+            raise TaskIdTaken(
+                f"the idempotency key of {task.task_name} was used before, by task {replayed[task.id]}; "
+                "nothing was sent",
+                task_id=replayed[task.id],
+                queue=task.queue_name,
+            )
+    for task_id in (yield from _find_given(wire, tasks)):
+        raise TaskIdTaken(f"a task with the id {task_id} exists already; nothing was sent", task_id=task_id)
+    yield from insert_new_tasks(wire, tasks)
+    return [task.id for task in tasks]
+
+
+def insert_new_tasks(wire: Wire, tasks: Sequence[EncodedTask]) -> Script[None]:
+    """Insert rows whose ids are known to be unused, after the checks no row may skip."""
+    yield from require_retention_classes(wire, {task.retention_class_key for task in tasks})
+    for chunk in _chunks(tasks):
+        inserted = yield wire.enqueue_tasks(chunk)
+        if len(inserted) != len(chunk):
+            taken = {task.id for task in chunk} - {row["id"] for row in inserted}
+            task_id = min(taken)
+            raise TaskIdTaken(f"a task with the id {task_id} exists already; nothing was sent", task_id=task_id)
+
+
+def require_retention_classes(wire: Wire, keys: Collection[str]) -> Script[None]:
+    """A row of an unknown class would run, could never be finished and would hold its worker's slot."""
+    if not wire.supports_retention_classes:
+        for key in set(keys) - {DEFAULT_RETENTION}:
+            raise InvalidTask(
+                "retention",
+                f"{key!r} needs horsies 0.5 or newer; with older ones the workers' settings decide",
+            )
+    custom = set(keys) - BUILT_IN_RETENTION
+    if not custom:
+        return
+    known = {item.key for item in (yield from read_retention_classes(wire))} | BUILT_IN_RETENTION
+    if unknown := custom - known:
+        raise InvalidTask(
+            "retention",
+            f"{min(unknown)!r} is not a retention class of this database; known are {', '.join(sorted(known))}",
+        )
+
+
+def read_tasks(wire: Wire, ids: Collection[str]) -> Script[dict[str, TaskView]]:
+    """The tasks that exist, by id."""
+    found: dict[str, TaskView] = {}
+    for chunk in _chunks(list(ids)):
+        found.update((row["id"], decode_task(row)) for row in (yield wire.read_tasks(chunk)))
+    return found
+
+
+def read_task(wire: Wire, task_id: str) -> Script[TaskView]:
+    found = yield from read_tasks(wire, [task_id])
+    if task_id not in found:
+        raise task_not_found(task_id)
+    return found[task_id]
+
+
+def read_states(wire: Wire, ids: Collection[str]) -> Script[dict[str, TaskState]]:
+    """The states of the tasks that exist, by id; cheaper than reading them whole."""
+    found: dict[str, TaskState] = {}
+    for chunk in _chunks(list(ids)):
+        rows = yield wire.read_states(chunk)
+        found.update((row["id"], decode_state(row["id"], row["status"])) for row in rows)
+    return found
+
+
+def list_tasks(
+    wire: Wire,
+    *,
+    states: Collection[TaskState] | None = None,
+    queue: str | None = None,
+    task_name: str | None = None,
+    error_code: str | None = None,
+    before: PageCursor | None = None,
+    limit: int = 50,
+) -> Script[TaskPage]:
+    """One page, newest first. One row more than asked for tells whether there is a next page."""
+    if not 1 <= limit <= MAX_PAGE:
+        raise InvalidTask("limit", f"must be from 1 to {MAX_PAGE}, not {limit!r}")
+    rows = yield wire.list_tasks(
+        states=states, queue=queue, task_name=task_name, error_code=error_code, before=before, limit=limit + 1
+    )
+    tasks = tuple(decode_task(row) for row in rows[:limit])
+    more = len(rows) > limit
+    return TaskPage(tasks=tasks, next=PageCursor(at=tasks[-1].enqueued_at, task_id=tasks[-1].id) if more else None)
+
+
+def cancel_task(
+    wire: Wire, task_id: str, *, states: Collection[TaskState] = LIVE_STATES
+) -> Script[tuple[CancelOutcome, TaskState]]:
+    """Cancel, and tell the outcome and the state the task was found in."""
+    if not wire.schema.worker_has_started:
+        raise SchemaUnsupported(
+            "no horsies worker has ever started on this database, so it cannot record a cancelled task yet. "
+            "Start a worker once, then cancel"
+        )
+    rows = yield wire.cancel_task(task_id, states)
+    outcome = rows[0]["outcome"] if rows else "TASK_ABSENT"
+    if outcome == "TASK_ABSENT":
+        raise task_not_found(task_id)
+    state = decode_state(task_id, rows[0]["observed_status"])
+    match outcome:
+        case "APPLIED":
+            return CancelOutcome.CANCELLED, state
+        case "ALREADY_APPLIED":
+            return CancelOutcome.ALREADY_CANCELLED, state
+        case "SOURCE_STATE_CONFLICT" if state is TaskState.CANCELLED:
+            return CancelOutcome.ALREADY_CANCELLED, state
+        case "SOURCE_STATE_CONFLICT" if state.is_terminal:
+            return CancelOutcome.ALREADY_FINISHED, state
+        case "SOURCE_STATE_CONFLICT" if state not in states:
+            raise TaskNotCancellable(f"task {task_id} is {state}", task_id=task_id)
+        case "SOURCE_STATE_CONFLICT":
+            raise TaskNotCancellable(
+                f"task {task_id} belongs to a horsies workflow; cancel the workflow instead", task_id=task_id
+            )
+    raise WireError(f"cancelling task {task_id} answered {outcome!r}, which this release does not know")
+
+
+def read_queues(wire: Wire) -> Script[list[QueueDepth]]:
+    """Every queue that holds live tasks or is served by a live worker."""
+    depths = {row["queue_name"]: row for row in (yield wire.read_queues())}
+    workers = yield from read_workers(wire)
+    served = Counter(queue for worker in workers if worker.alive for queue in worker.queues)
+    return [_queue_depth(name, depths.get(name), served[name]) for name in sorted({*depths, *served})]
+
+
+def read_workers(wire: Wire, *, within: timedelta = WORKERS_SEEN_WITHIN) -> Script[list[WorkerState]]:
+    """The last word of each worker heard of lately, live ones first."""
+    return [decode_worker(row) for row in (yield wire.read_workers(within=within))]
+
+
+def read_retention_classes(wire: Wire) -> Script[list[RetentionClass]]:
+    """The classes a task may name; none where each worker's own settings decide."""
+    if not wire.supports_retention_classes:
+        return []
+    return [decode_retention_class(row) for row in (yield wire.read_retention_classes())]
+
+
+def task_not_found(task_id: str) -> TaskNotFound:
+    return TaskNotFound(
+        f"there is no task {task_id} in this database: it never existed, or it finished and is past its retention",
+        task_id=task_id,
+    )
+
+
+def claim_idempotency_keys(wire: Wire, tasks: Sequence[EncodedTask]) -> Script[dict[str, str]]:
+    """Reserve the idempotency keys; the ids of tasks whose key was used before, with the earlier task's id."""
+    keyed = [task for task in tasks if task.idempotency_digest is not None]
+    if not keyed:
+        return {}
+    if not wire.supports_idempotency_keys:
+        raise InvalidTask(
+            "idempotency_key",
+            "needs horsies 0.5 or newer; with this database give the task an id of your own",
+        )
+    if len({task.idempotency_digest for task in keyed}) != len(keyed):
+        raise InvalidTask("idempotency_key", "is given twice for the same task name")
+    replayed: dict[str, str] = {}
+    for row in (yield wire.claim_idempotency_keys(keyed)):
+        if row["outcome"] == "CONFLICT":
+            raise TaskIdTaken(
+                f"the idempotency key belongs to task {row['task_id']}, which was sent with other arguments or options",
+                task_id=row["task_id"],
+            )
+        if row["outcome"] == "REPLAY":
+            replayed[row["id"]] = row["task_id"]
+    return replayed
+
+
+def find_commands(wire: Wire, ids: Sequence[str]) -> Script[dict[str, FoundCommand]]:
+    """What exists under these ids, live or finished."""
+    found: dict[str, FoundCommand] = {}
+    for chunk in _chunks(ids):
+        for row in (yield wire.find_commands(chunk)):
+            found[row["id"]] = FoundCommand(decode_state(row["id"], row["status"]), decode_command(row))
+    return found
+
+
+def _is_same_command(task: EncodedTask, found: FoundCommand) -> bool:
+    return found.command in (task.command_fingerprint, task.command_columns)
+
+
+def require_same_command(task: EncodedTask, found: FoundCommand) -> None:
+    if not _is_same_command(task, found):
+        raise TaskIdTaken(
+            f"a task with the id {task.id} exists already and was sent with other arguments or options",
+            task_id=task.id,
+            queue=task.queue_name,
+        )
+
+
+def _were_sent(wire: Wire, tasks: Sequence[EncodedTask]) -> Script[bool]:
+    """Whether the run before this one, whose commit was cut short, happened after all."""
+    found = yield from find_commands(wire, [task.id for task in tasks])
+    return all(task.id in found and _is_same_command(task, found[task.id]) for task in tasks)
+
+
+def _find_given(wire: Wire, tasks: Sequence[EncodedTask]) -> Script[dict[str, FoundCommand]]:
+    """What exists under the ids the caller chose; minted ids are new by construction."""
+    given = [task.id for task in tasks if task.id_is_given]
+    if not given:
+        return {}
+    yield wire.lock_task_ids(given)
+    return (yield from find_commands(wire, given))
+
+
+def _queue_depth(name: str, row: Row | None, served_by: int) -> QueueDepth:
+    if row is None:
+        return QueueDepth(
+            queue=name, ready=0, delayed=0, claimed=0, running=0, oldest_ready_at=None, served_by=served_by
+        )
+    oldest = row["oldest_ready_at"]
+    return QueueDepth(
+        queue=name,
+        ready=row["ready"],
+        delayed=row["delayed"],
+        claimed=row["claimed"],
+        running=row["running"],
+        oldest_ready_at=None if oldest is None else oldest.astimezone(UTC),
+        served_by=served_by,
+    )
+
+
+def _chunks(items: Sequence[T]) -> Iterator[list[T]]:
+    remaining = iter(items)
+    while chunk := list(islice(remaining, ROWS_PER_STATEMENT)):
+        yield chunk

@@ -1,0 +1,23 @@
+-- Newest first by the time of sending or of the last retry; the id breaks ties, so that paging loses nothing.
+SELECT
+    t.id::text AS id, t.task_name, t.queue_name, t.priority, t.status, t.sent_at, t.enqueued_at, t.good_until,
+    t.claimed_at, t.started_at,
+    CASE
+        WHEN t.status IN ('COMPLETED', 'FAILED', 'CANCELLED', 'EXPIRED')
+            THEN coalesce(t.completed_at, t.failed_at, t.updated_at)
+    END AS finished_at,
+    t.next_retry_at, t.retry_count, t.max_retries, t.claimed_by_worker_id AS worker_id, t.worker_hostname,
+    t.worker_pid, t.error_code, t.failed_reason, t.is_workflow_task,
+    NULL::text AS kwargs, NULL::text AS rerun_input, NULL::text AS result, NULL::text AS attempts
+FROM horsies_tasks AS t
+WHERE
+    (%(states)s::text[] IS NULL OR t.status = ANY(%(states)s::text[]))
+    AND (%(queue)s::text IS NULL OR t.queue_name = %(queue)s::text)
+    AND (%(task_name)s::text IS NULL OR t.task_name = %(task_name)s::text)
+    AND (%(error_code)s::text IS NULL OR t.error_code = %(error_code)s::text)
+    AND (
+        %(before_at)s::timestamptz IS NULL
+        OR (t.enqueued_at, t.id) < (%(before_at)s::timestamptz, %(before_id)s::text)
+    )
+ORDER BY t.enqueued_at DESC, t.id DESC
+LIMIT %(limit)s

@@ -1,0 +1,27 @@
+-- Not every transition into a terminal state dates itself in this generation, but each touches updated_at.
+SELECT
+    t.id::text AS id, t.task_name, t.queue_name, t.priority, t.status, t.sent_at, t.enqueued_at, t.good_until,
+    t.claimed_at, t.started_at,
+    CASE
+        WHEN t.status IN ('COMPLETED', 'FAILED', 'CANCELLED', 'EXPIRED')
+            THEN coalesce(t.completed_at, t.failed_at, t.updated_at)
+    END AS finished_at,
+    t.next_retry_at, t.retry_count, t.max_retries, t.claimed_by_worker_id AS worker_id, t.worker_hostname,
+    t.worker_pid, t.error_code, t.failed_reason, t.is_workflow_task, t.kwargs, NULL::text AS rerun_input,
+    t.result,
+    (
+        SELECT json_agg(
+            json_build_array(
+                a.attempt, a.outcome, a.will_retry,
+                floor(extract(epoch FROM a.started_at) * 1000000)::bigint,
+                floor(extract(epoch FROM a.finished_at) * 1000000)::bigint,
+                a.error_code, a.error_message, a.failed_reason, a.worker_id, a.worker_hostname,
+                a.worker_pid, a.worker_process_name
+            )
+            ORDER BY a.attempt
+        )::text
+        FROM horsies_task_attempts AS a
+        WHERE a.task_id = t.id
+    ) AS attempts
+FROM horsies_tasks AS t
+WHERE t.id = ANY(%(ids)s::text[])

@@ -1,0 +1,45 @@
+-- Newest first by the time of sending or of the last retry; the id breaks ties, so that paging loses nothing.
+-- Each side is cut to a page before they are merged, so that each can walk its index on enqueued_at.
+(
+    SELECT
+        t.id::text AS id, t.task_name, t.queue_name, t.priority, t.status, t.sent_at, t.enqueued_at,
+        t.good_until, t.claimed_at, t.started_at, NULL::timestamptz AS finished_at,
+        t.next_retry_at, t.retry_count, t.max_retries, t.claimed_by_worker_id AS worker_id, t.worker_hostname,
+        t.worker_pid, t.error_code, t.failed_reason, t.is_workflow_task,
+        NULL::text AS kwargs, NULL::text AS rerun_input, NULL::text AS result, NULL::text AS attempts
+    FROM horsies_tasks AS t
+    WHERE
+        (%(states)s::text[] IS NULL OR t.status = ANY(%(states)s::text[]))
+        AND (%(queue)s::text IS NULL OR t.queue_name = %(queue)s::text)
+        AND (%(task_name)s::text IS NULL OR t.task_name = %(task_name)s::text)
+        AND (%(error_code)s::text IS NULL OR t.error_code = %(error_code)s::text)
+        AND (
+            %(before_at)s::timestamptz IS NULL
+            OR (t.enqueued_at, t.id) < (%(before_at)s::timestamptz, %(before_id)s::uuid)
+        )
+    ORDER BY t.enqueued_at DESC, t.id DESC
+    LIMIT %(limit)s
+)
+UNION ALL
+(
+    SELECT
+        h.task_id::text, h.task_name, h.queue_name, h.priority, h.status, h.sent_at, h.enqueued_at,
+        h.good_until, h.claimed_at, h.started_at, h.terminal_at,
+        NULL, h.retry_count, h.max_retries, h.last_claimed_worker_id, h.last_worker_hostname,
+        h.last_worker_pid, h.error_code, h.final_failed_reason, h.is_workflow_task,
+        NULL, NULL, NULL, NULL
+    FROM horsies_task_history AS h
+    WHERE
+        (%(states)s::text[] IS NULL OR h.status = ANY(%(states)s::text[]))
+        AND (%(queue)s::text IS NULL OR h.queue_name = %(queue)s::text)
+        AND (%(task_name)s::text IS NULL OR h.task_name = %(task_name)s::text)
+        AND (%(error_code)s::text IS NULL OR h.error_code = %(error_code)s::text)
+        AND (
+            %(before_at)s::timestamptz IS NULL
+            OR (h.enqueued_at, h.task_id) < (%(before_at)s::timestamptz, %(before_id)s::uuid)
+        )
+    ORDER BY h.enqueued_at DESC, h.task_id DESC
+    LIMIT %(limit)s
+)
+ORDER BY enqueued_at DESC, id DESC
+LIMIT %(limit)s

@@ -1,0 +1,35 @@
+-- One statement and so one snapshot: a task that moves to the history meanwhile is seen exactly once.
+SELECT
+    t.id::text AS id, t.task_name, t.queue_name, t.priority, t.status, t.sent_at, t.enqueued_at, t.good_until,
+    t.claimed_at, t.started_at, NULL::timestamptz AS finished_at,
+    t.next_retry_at, t.retry_count, t.max_retries, t.claimed_by_worker_id AS worker_id, t.worker_hostname,
+    t.worker_pid, t.error_code, t.failed_reason, t.is_workflow_task, t.kwargs, NULL::text AS rerun_input,
+    t.result,
+    (
+        SELECT json_agg(
+            json_build_array(
+                a.attempt, a.outcome, a.will_retry,
+                floor(extract(epoch FROM a.started_at) * 1000000)::bigint,
+                floor(extract(epoch FROM a.finished_at) * 1000000)::bigint,
+                a.error_code, a.error_message, a.failed_reason, a.worker_id, a.worker_hostname,
+                a.worker_pid, a.worker_process_name
+            )
+            ORDER BY a.attempt
+        )::text
+        FROM horsies_task_attempts AS a
+        WHERE a.task_id = t.id
+    ) AS attempts
+FROM horsies_tasks AS t
+WHERE t.id = ANY(%(ids)s::uuid[])
+UNION ALL
+SELECT
+    h.task_id::text, h.task_name, h.queue_name, h.priority, h.status, h.sent_at, h.enqueued_at, h.good_until,
+    h.claimed_at, h.started_at, h.terminal_at,
+    NULL, h.retry_count, h.max_retries, h.last_claimed_worker_id, h.last_worker_hostname,
+    h.last_worker_pid, h.error_code, h.final_failed_reason, h.is_workflow_task,
+    -- The arguments of a finished task are kept only where the sender asked for it.
+    NULL, convert_from(h.rerun_input_inline, 'UTF8'),
+    convert_from(h.result_payload, 'UTF8'),
+    convert_from(h.attempt_snapshot, 'UTF8')
+FROM horsies_task_history AS h
+WHERE h.task_id = ANY(%(ids)s::uuid[])

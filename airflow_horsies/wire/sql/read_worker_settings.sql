@@ -1,0 +1,12 @@
+-- No release tells its number; the names of the settings it reports changed from release to release.
+SELECT DISTINCT ON (state.worker_id)
+    state.worker_id,
+    state.worker_started_at,
+    CASE
+        WHEN jsonb_typeof(state.recovery_config::jsonb) = 'object'
+            THEN ARRAY(SELECT jsonb_object_keys(state.recovery_config::jsonb))
+        ELSE ARRAY[]::text[]
+    END AS settings
+FROM horsies_worker_states AS state
+WHERE state.worker_id = ANY(%(worker_ids)s::text[])
+ORDER BY state.worker_id, state.snapshot_at DESC

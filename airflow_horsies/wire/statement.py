@@ -1,0 +1,41 @@
+"""A statement is SQL from a file plus its parameters; a script is a generator of statements.
+
+Neither knows a driver. The hook runs a script on a synchronous connection for operators and on an
+asynchronous one for triggers, so that there is one text of each rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+Row = Mapping[str, Any]
+Rows = Sequence[Row]
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """SQL with named parameters, ready for any driver that takes ``%(name)s``."""
+
+    sql: str
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+
+Script = Generator[Statement, Rows, T]
+"""Yields statements, is sent the rows of each, returns its outcome; all of it is one transaction."""
+
+
+@cache
+def sql_text(package: str, name: str) -> str:
+    """The text of ``<package>/sql/<name>.sql``."""
+    return files(package).joinpath("sql", f"{name}.sql").read_text(encoding="utf-8")
+
+
+def fetch(statement: Statement) -> Script[Rows]:
+    """The script of a single statement."""
+    return (yield statement)

@@ -1,0 +1,125 @@
+"""Real Postgres, and databases made by real horsies releases: each test gets a clone of its own."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from airflow.providers.postgres.hooks import postgres as postgres_module
+from airflow.sdk import Connection
+
+from airflow_horsies.embedded.postgres import EmbeddedPostgres
+from airflow_horsies.embedded.worker import HorsiesWorker
+from airflow_horsies.hook import HorsiesHook
+from tests.integration.releases import RELEASES, release_python
+
+HERE = Path(__file__).parent
+
+MakeHook = Callable[..., HorsiesHook]
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
+    with EmbeddedPostgres(tmp_path_factory.mktemp("postgres"), durable=False) as server:
+        yield server
+
+
+@pytest.fixture(scope="session", params=RELEASES)
+def release(request: pytest.FixtureRequest) -> str:
+    """A horsies release; what uses it runs once on each."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def template(release: str, postgres: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A database whose tables were made, and completed, by a worker of the release."""
+    name = f"template_{release}"
+    postgres.create_database(name)
+    with make_worker(postgres, name, release, tmp_path_factory.mktemp(name)):
+        pass
+    with psycopg.connect(**postgres.conninfo(name)) as connection:
+        connection.execute("DELETE FROM horsies_worker_states")
+    return name
+
+
+@pytest.fixture
+def database(postgres: EmbeddedPostgres, template: str) -> Iterator[str]:
+    yield from _cloned(postgres, template)
+
+
+@pytest.fixture(scope="module")
+def served_database(
+    postgres: EmbeddedPostgres, template: str, release: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """A database with a live worker of the release, shared by the tests of a module."""
+    for name in _cloned(postgres, template):
+        with make_worker(postgres, name, release, tmp_path_factory.mktemp(name)):
+            yield name
+
+
+@pytest.fixture
+def empty_database(postgres: EmbeddedPostgres) -> Iterator[str]:
+    yield from _cloned(postgres, "template0")
+
+
+@pytest.fixture
+def make_hook(postgres: EmbeddedPostgres, request: pytest.FixtureRequest) -> Iterator[MakeHook]:
+    """Hooks for the test's database; they let their connections go at its end."""
+    hooks: list[HorsiesHook] = []
+
+    def make(database: str | None = None, *, extra: dict[str, Any] | None = None, **fields: Any) -> HorsiesHook:
+        info = postgres.conninfo(database or request.getfixturevalue("database"))
+        given = {
+            "host": info["host"],
+            "port": info["port"],
+            "login": info["user"],
+            "password": info["password"],
+            "schema": info["dbname"],
+            **fields,
+        }
+        connection = Connection(
+            conn_id="horsies_test", conn_type="horsies", extra=json.dumps(extra) if extra else None, **given
+        )
+        hooks.append(HorsiesHook("horsies_test", connection=connection))
+        return hooks[-1]
+
+    yield make
+    for hook in hooks:
+        hook.close()
+
+
+@pytest.fixture
+def hook(make_hook: MakeHook, database: str) -> HorsiesHook:
+    return make_hook(database)
+
+
+@pytest.fixture
+def with_psycopg2(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where Airflow's Postgres provider picks the older driver."""
+    monkeypatch.setattr(postgres_module, "USE_PSYCOPG3", False)
+
+
+def make_worker(postgres: EmbeddedPostgres, database: str, release: str, folder: Path, **options: Any) -> HorsiesWorker:
+    """A worker of a release that knows the tasks of contract_tasks.py."""
+    return HorsiesWorker(
+        "contract_tasks:app",
+        conninfo=postgres.conninfo(database),
+        log=folder / "worker.log",
+        folder=HERE,
+        python=release_python(release),
+        **options,
+    )
+
+
+def _cloned(postgres: EmbeddedPostgres, template: str) -> Iterator[str]:
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    postgres.create_database(name, template=template)
+    try:
+        yield name
+    finally:
+        postgres.drop_database(name)

@@ -1,0 +1,36 @@
+"""The horsies releases the wire is proven on, each in a virtual environment of its own, made once and kept."""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.metadata
+import shutil
+import subprocess
+import sys
+import venv
+from functools import cache
+from pathlib import Path
+
+IN_PLACE = "0.4.7"
+MOVED = "0.5.4"
+RELEASES = (IN_PLACE, MOVED)
+CACHE = Path(__file__).parents[2] / ".cache" / "releases"
+
+
+@cache
+def release_python(release: str) -> Path:
+    """The interpreter of an environment that has this release."""
+    if importlib.metadata.version("horsies") == release:
+        return Path(sys.executable)
+    home = CACHE / f"horsies-{release}-py{sys.version_info.major}.{sys.version_info.minor}"
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (home / "installed").exists():
+            shutil.rmtree(home, ignore_errors=True)
+            venv.create(home, with_pip=True)
+            python = home / "bin" / "python"
+            install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+            subprocess.run([*install, f"horsies=={release}", "psycopg[binary]"], check=True)
+            (home / "installed").touch()
+    return home / "bin" / "python"

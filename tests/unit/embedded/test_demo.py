@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from airflow_horsies.embedded.demo import attempts_table
+from airflow_horsies.models import Attempt, TaskResult, TaskState, TaskView
+
+START = datetime(2024, 1, 1, tzinfo=UTC)
+
+
+def attempt(number: int, *, will_retry: bool = False, error_code: str | None = None) -> Attempt:
+    return Attempt(
+        number=number,
+        outcome="FAILED" if error_code else "COMPLETED",
+        will_retry=will_retry,
+        started_at=START,
+        finished_at=START + timedelta(seconds=1.5),
+        error_code=error_code,
+        error_message="went\nwrong " * 30 if error_code else None,
+    )
+
+
+def test_attempts_are_listed_under_their_task() -> None:
+    task = TaskView(
+        id="0",
+        task_name="load",
+        queue="default",
+        priority=100,
+        state=TaskState.COMPLETED,
+        sent_at=START,
+        enqueued_at=START,
+        retry_count=1,
+        max_retries=1,
+        result=TaskResult(ok={"größe": 3}),
+        attempts=(attempt(1, will_retry=True, error_code="BUSY"), attempt(2)),
+    )
+    header, first, second = attempts_table([task]).splitlines()
+    assert header.split() == ["TASK", "STATE", "ATTEMPT", "OUTCOME", "SECONDS", "RESULT", "OR", "ERROR"]
+    assert first.split()[:6] == ["load", "COMPLETED", "1", "FAILED", "1.50", "BUSY:"]
+    assert first.endswith("… (retried)")
+    assert second.split() == ["2", "COMPLETED", "1.50", '{"größe":', "3}"]
+    assert second.index("COMPLETED") == first.index("FAILED")
