@@ -52,16 +52,22 @@ def get_cli_commands() -> list[GroupCommand]:
             name="horsies",
             help="Inspect and manage horsies, the Postgres-backed task queue",
             subcommands=(
-                command("check", "check", "Check connection, database and workers; exit code 1 if something fails"),
+                command(
+                    "check", "horsies_check", "Check connection, database and workers; exit code 1 if something fails"
+                ),
                 GroupCommand(
                     name="db",
                     help="Manage this provider's own tables in the horsies database",
                     subcommands=(
-                        command("migrate", "migrate", "Create the tables or bring them up to date"),
-                        command("prune", "prune", "Forget submissions of tasks that horsies itself no longer keeps"),
+                        command("migrate", "horsies_db_migrate", "Create the tables or bring them up to date"),
+                        command(
+                            "prune",
+                            "horsies_db_prune",
+                            "Forget submissions of tasks that horsies itself no longer keeps",
+                        ),
                         command(
                             "change-base-url",
-                            "change_base_url",
+                            "horsies_db_change_base_url",
                             "Keep the submissions of this Airflow after its base URL was changed",
                             arg(("--old",), required=True, help="The former [api] base_url"),
                             arg(("--new",), required=True, help="The present [api] base_url"),
@@ -70,7 +76,7 @@ def get_cli_commands() -> list[GroupCommand]:
                 ),
                 command(
                     "tasks",
-                    "list_tasks",
+                    "horsies_tasks",
                     "List recent tasks, newest first",
                     arg(
                         ("--state",),
@@ -90,8 +96,8 @@ def get_cli_commands() -> list[GroupCommand]:
                         help="Go on where an earlier page ended, with the value shown there",
                     ),
                 ),
-                command("attempts", "show_attempts", "Show the attempts of a task and who sent it", task_id),
-                command("cancel", "cancel", "Cancel a task that has not ended", task_id),
+                command("attempts", "horsies_attempts", "Show the attempts of a task and who sent it", task_id),
+                command("cancel", "horsies_cancel", "Cancel a task that has not ended", task_id),
             ),
         )
     ]

@@ -54,7 +54,7 @@ def _audited(run: HookedCommand) -> HookedCommand:
 
 
 @_command
-def check(args: Namespace, hook: HorsiesHook) -> None:
+def horsies_check(args: Namespace, hook: HorsiesHook) -> None:
     """``airflow horsies check``"""
     findings = []
     for finding in check_health(hook):
@@ -73,7 +73,7 @@ def check(args: Namespace, hook: HorsiesHook) -> None:
 
 @_command
 @_audited
-def migrate(args: Namespace, hook: HorsiesHook) -> None:
+def horsies_db_migrate(args: Namespace, hook: HorsiesHook) -> None:
     """``airflow horsies db migrate``"""
     applied = [{"version": migration.version, "name": migration.name} for migration in hook.ensure_ledger()]
     if args.output not in TEXT_FORMATS:
@@ -86,21 +86,21 @@ def migrate(args: Namespace, hook: HorsiesHook) -> None:
 
 @_command
 @_audited
-def prune(args: Namespace, hook: HorsiesHook) -> None:
+def horsies_db_prune(args: Namespace, hook: HorsiesHook) -> None:
     """``airflow horsies db prune``"""
     _tell_count(args, "forgotten", hook.prune(), "submission(s) of tasks that horsies no longer keeps were forgotten")
 
 
 @_command
 @_audited
-def change_base_url(args: Namespace, hook: HorsiesHook) -> None:
+def horsies_db_change_base_url(args: Namespace, hook: HorsiesHook) -> None:
     """``airflow horsies db change-base-url``"""
     changed = hook.change_base_url(old=args.old, new=args.new)
     _tell_count(args, "changed", changed, f"submission(s) in namespace {hook.namespace!r} now belong to {args.new}")
 
 
 @_command
-def list_tasks(args: Namespace, hook: HorsiesHook) -> None:
+def horsies_tasks(args: Namespace, hook: HorsiesHook) -> None:
     """``airflow horsies tasks``"""
     states = {state for states in args.state for state in states} if args.state else None
     page = hook.list_tasks(
@@ -121,7 +121,7 @@ def list_tasks(args: Namespace, hook: HorsiesHook) -> None:
 
 
 @_command
-def show_attempts(args: Namespace, hook: HorsiesHook) -> None:
+def horsies_attempts(args: Namespace, hook: HorsiesHook) -> None:
     """``airflow horsies attempts TASK_ID``"""
     task = hook.get_task(args.horsies_task_id)
     submissions = hook.submitters_of(task.id)
@@ -139,7 +139,7 @@ def show_attempts(args: Namespace, hook: HorsiesHook) -> None:
 
 @_command
 @_audited
-def cancel(args: Namespace, hook: HorsiesHook) -> None:
+def horsies_cancel(args: Namespace, hook: HorsiesHook) -> None:
     """``airflow horsies cancel TASK_ID``"""
     outcome = hook.cancel(args.horsies_task_id)
     state = hook.get_task(args.horsies_task_id).state

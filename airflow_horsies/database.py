@@ -10,7 +10,7 @@ import select
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
 
 import psycopg
@@ -38,8 +38,9 @@ POOLER_TRIALS = 3
 class Database:
     """One Postgres database: how to reach it, and where notifications can be had."""
 
-    connect_args: Mapping[str, Any]
-    listen_args: Mapping[str, Any]
+    # Both hold the password.
+    connect_args: Mapping[str, Any] = field(repr=False)
+    listen_args: Mapping[str, Any] = field(repr=False)
     use_psycopg: bool = True
 
     @property

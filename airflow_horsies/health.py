@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
-from airflow_horsies.exceptions import HorsiesError, SchemaUnsupported
+from airflow_horsies.exceptions import DatabaseError, HorsiesError, SchemaUnsupported
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.ledger import checks as ledger_checks
 from airflow_horsies.ledger.schema import latest_version
@@ -32,13 +32,13 @@ class Status(StrEnum):
 class Finding:
     """The outcome of one check; the message of anything but OK says what to do.
 
-    :param stops_others: the checks that build on this one cannot run.
+    :param blocked_by: the check whose failure keeps those that build on this one from running, if any.
     """
 
     check: str
     status: Status
     message: str
-    stops_others: bool = False
+    blocked_by: str | None = None
 
 
 _Outcome = tuple[Status, str]
@@ -54,7 +54,7 @@ def check_health(hook: HorsiesHook) -> Iterator[Finding]:
     yield schema
     # A missing privilege may be what hides the schema; without horsies' tables nothing can be missing.
     privileges = _run("privileges", lambda: _check_privileges(hook), after=connection)
-    yield _skip("privileges", schema) if schema.stops_others and privileges.status is Status.OK else privileges
+    yield _skip("privileges", schema) if schema.blocked_by and privileges.status is Status.OK else privileges
     yield _run("ledger", lambda: _check_ledger(hook), after=connection)
     yield _run("workers", lambda: _check_workers(hook), after=schema)
     yield _run("worker releases", lambda: _check_worker_releases(hook), after=schema)
@@ -62,22 +62,27 @@ def check_health(hook: HorsiesHook) -> Iterator[Finding]:
 
 
 def _run(name: str, check: Callable[[], _Outcome], *, after: Finding | None = None) -> Finding:
-    if after is not None and after.stops_others:
+    if after is not None and after.blocked_by:
         return _skip(name, after)
     try:
         status, message = check()
     except HorsiesError as error:
-        return Finding(check=name, status=Status.FAIL, message=str(error), stops_others=True)
+        return Finding(check=name, status=Status.FAIL, message=str(error), blocked_by=name)
     return Finding(check=name, status=status, message=message)
 
 
 def _skip(name: str, cause: Finding) -> Finding:
-    message = f"not checked, because the check of the {cause.check} failed"
-    return Finding(check=name, status=Status.SKIP, message=message, stops_others=True)
+    message = f"not checked, because the check of the {cause.blocked_by} failed"
+    return Finding(check=name, status=Status.SKIP, message=message, blocked_by=cause.blocked_by)
 
 
 def _check_connection(hook: HorsiesHook) -> _Outcome:
-    server = hook.run_script(wire_checks.read_server)
+    try:
+        server = hook.run_script(wire_checks.read_server)
+    except DatabaseError as error:
+        raise DatabaseError(
+            f"{error}. Correct host, port, login, password or database of the connection {hook.horsies_conn_id!r}"
+        ) from error
     where = f"database {server.database} as {server.username}, PostgreSQL {server.version}"
     if server.is_read_only:
         return Status.FAIL, (
@@ -131,8 +136,11 @@ def _check_ledger(hook: HorsiesHook) -> _Outcome:
     if missing:
         return Status.FAIL, _lacks(missing)
     if version < ours:
-        found = f"are at version {version} and will be brought to {ours}" if version else "do not exist yet"
-        return Status.WARN, f"the airflow_horsies tables {found} on first use; do it now: airflow horsies db migrate"
+        found = f"are at version {version} of {ours}" if version else "do not exist yet"
+        return Status.WARN, (
+            f"the airflow_horsies tables {found}. The first submission changes that by itself; to do it now, run "
+            "'airflow horsies db migrate'"
+        )
     return Status.OK, f"the airflow_horsies tables are at version {version}"
 
 

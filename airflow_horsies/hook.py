@@ -580,7 +580,8 @@ class HorsiesHook(PostgresHook):
 
     def close(self) -> None:
         """Let the kept connection go."""
-        self._session.close()
+        if "_session" in self.__dict__:
+            self._session.close()
 
     def __enter__(self) -> HorsiesHook:
         return self

@@ -104,9 +104,10 @@ class RetryPolicy:
         missing = [key for key in ("intervals", "auto_retry_for") if key not in values]
         _require(not missing, "retry_policy", f"lacks {missing}")
         given = dict(values)
-        if given.get("backoff_strategy", "fixed") == "fixed" and isinstance(given["intervals"], Sequence):
-            given.setdefault("max_retries", len(given["intervals"]))
-        _require("max_retries" in given, "retry_policy", "an exponential policy needs max_retries")
+        if given.get("backoff_strategy", "fixed") == "fixed":
+            # What is no list of intervals is refused as such, not for its length.
+            given.setdefault("max_retries", len(given["intervals"]) if isinstance(given["intervals"], Sequence) else 1)
+        _require("max_retries" in given, "retry_policy", "needs max_retries unless it is a fixed policy")
         return cls(**given)
 
     def __post_init__(self) -> None:

@@ -30,6 +30,9 @@ WATCH_SECONDS = 1.0
 PAGE = 500
 COLUMNS = ("TASK", "STATE", "ATTEMPT", "OUTCOME", "SECONDS", "RESULT OR ERROR")
 WIDEST_CELL = 75
+ONE_INTERRUPT_SECONDS = 1.0
+
+_interrupted_at = float("-inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,4 +203,8 @@ def _interrupt_on_signals() -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+    # One Ctrl-C, or a terminal that closes, can reach us as several signals: only the first of them counts.
+    global _interrupted_at
+    before, _interrupted_at = _interrupted_at, time.monotonic()
+    if _interrupted_at - before > ONE_INTERRUPT_SECONDS:
+        raise KeyboardInterrupt

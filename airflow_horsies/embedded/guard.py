@@ -42,18 +42,22 @@ def main(arguments: list[str]) -> int:
 
 def _watch(leader: int, launcher_pid: int, stop_signal: int, grace_seconds: float) -> int:
     """Wait for the leader's end, and bring it about when asked to or when the launcher is gone."""
-    deadline: float | None = None
+    deadline = float("inf")
+    ask_again = 0.0
     while True:
         received = signal.sigtimedwait(WATCHED, 1.0)
         exit_code = _reap().get(leader)
         if exit_code is not None:
             return exit_code
+        now = time.monotonic()
         asked = received is not None and received.si_signo in STOP_REQUESTS
-        orphaned = deadline is None and os.getppid() != launcher_pid
+        orphaned = os.getppid() != launcher_pid and now >= ask_again
         if asked or orphaned:
             os.kill(leader, stop_signal)
-            deadline = deadline or time.monotonic() + grace_seconds
-        if deadline is not None and time.monotonic() > deadline:
+            deadline = min(deadline, now + grace_seconds)
+            # With nobody waiting any more, insist: on a second signal Airflow's components go at once.
+            ask_again = now + ORPHAN_GRACE_SECONDS
+        if now > deadline:
             os.kill(leader, signal.SIGKILL)
 
 
@@ -84,11 +88,11 @@ def _start(command: list[str], user: str, death_signal: signal.Signals, report_f
 
 def _end_descendants(grace_seconds: float) -> None:
     """Ask what the leader left behind to end, then kill it."""
-    for pid in _descendants():
+    for pid in descendants(os.getpid()):
         _signal(pid, signal.SIGTERM)
     give_up_asking = time.monotonic() + grace_seconds
     give_up = give_up_asking + KILL_PATIENCE_SECONDS
-    while (left := _descendants()) and time.monotonic() < give_up:
+    while (left := descendants(os.getpid())) and time.monotonic() < give_up:
         if time.monotonic() > give_up_asking:
             for pid in left:
                 _signal(pid, signal.SIGKILL)
@@ -96,7 +100,8 @@ def _end_descendants(grace_seconds: float) -> None:
         _reap()
 
 
-def _descendants() -> list[int]:
+def descendants(ancestor: int) -> list[int]:
+    """Every process below one, whether it has ended unnoticed or not."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -108,7 +113,7 @@ def _descendants() -> list[int]:
         parent = int(status.rpartition(")")[2].split()[1])
         children.setdefault(parent, []).append(int(entry.name))
     found: list[int] = []
-    unvisited = [os.getpid()]
+    unvisited = [ancestor]
     while unvisited:
         below = children.get(unvisited.pop(), [])
         found.extend(below)

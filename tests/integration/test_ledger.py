@@ -1,0 +1,78 @@
+"""Our own tables: migrated once whoever comes first, and never written by a package older than they are."""
+
+from __future__ import annotations
+
+import multiprocessing
+
+import psycopg
+import pytest
+
+from airflow_horsies.exceptions import LedgerNewer
+from airflow_horsies.hook import HorsiesHook
+from airflow_horsies.ledger.schema import latest_version, migrations
+from airflow_horsies.models import TaskInstanceKey, TaskSpec
+from tests.integration.conftest import MakeHook
+from tests.integration.releases import MOVED
+
+pytestmark = pytest.mark.parametrize("release", [MOVED], indirect=True)
+
+INSTANCE = TaskInstanceKey(dag_id="d", run_id="r", task_id="t")
+PROCESSES = 10
+
+
+def test_ten_processes_that_come_first_at_once_migrate_once(
+    hook: HorsiesHook, make_hook: MakeHook, database: str
+) -> None:
+    context = multiprocessing.get_context("fork")
+    barrier = context.Barrier(PROCESSES)
+    applied = context.Queue()
+
+    def come_first() -> None:
+        mine = make_hook(database)
+        barrier.wait(30)
+        applied.put([migration.version for migration in mine.ensure_ledger()])
+
+    processes = [context.Process(target=come_first) for _ in range(PROCESSES)]
+    for process in processes:
+        process.start()
+    outcomes = [applied.get(timeout=60) for _ in processes]
+    for process in processes:
+        process.join(60)
+        assert process.exitcode == 0
+    assert sorted(outcomes)[-1] == [migration.version for migration in migrations()]
+    assert sorted(outcomes)[:-1] == [[]] * (PROCESSES - 1)
+    assert hook.ledger_version() == latest_version()
+
+
+def test_ledger_of_a_newer_release_is_read_and_not_written(hook: HorsiesHook, make_hook: MakeHook) -> None:
+    sent = hook.submit(TaskSpec(task_name="add"), INSTANCE, life=1, try_number=1)
+    with psycopg.connect(**hook._postgres.connect_args) as connection:
+        connection.execute("INSERT INTO airflow_horsies.migrations (version, name) VALUES (99, 'from the future')")
+    older = make_hook()
+    assert [each.horsies_task_id for each in older.submissions_of(INSTANCE)] == [sent.task_id]
+    for write in (
+        lambda: older.submit(TaskSpec(task_name="add"), INSTANCE, life=1, try_number=2),
+        lambda: older.cancel(sent.task_id),
+        lambda: older.ensure_ledger(),
+    ):
+        with pytest.raises(LedgerNewer, match=r"version 99.*read but not written.*Upgrade airflow-horsies"):
+            write()
+
+
+def test_reading_never_creates_the_ledger(hook: HorsiesHook) -> None:
+    assert hook.submissions_of(INSTANCE) == []
+    assert hook.submitters_of("01a1e223-68a7-7210-ad76-a42348fdcb7c") == []
+    hook.enqueue(TaskSpec(task_name="add"))
+    assert hook.ledger_version() == 0
+
+
+def test_failed_migration_leaves_nothing_half_done(hook: HorsiesHook, monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow_horsies.ledger import schema
+
+    broken = schema.Migration(latest_version() + 1, "broken", "CREATE TABLE airflow_horsies.half (); SELECT 1 / 0")
+    monkeypatch.setattr(schema, "migrations", lambda: (*migrations(), broken))
+    with pytest.raises(Exception, match="division by zero"):
+        hook.ensure_ledger()
+    assert hook.ledger_version() == 0
+    with psycopg.connect(**hook._postgres.connect_args) as connection:
+        assert connection.execute("SELECT to_regnamespace('airflow_horsies')").fetchone() == (None,)
