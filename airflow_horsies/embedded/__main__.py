@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from pathlib import Path
 
 from airflow_horsies.embedded import demo
+from airflow_horsies.embedded.errors import EmbeddedError
 from airflow_horsies.exceptions import HorsiesError
 
 
@@ -21,6 +23,10 @@ def main(arguments: list[str] | None = None) -> int:
         command.add_argument(
             "--folder", type=Path, default=demo.DEFAULT_FOLDER, help="where the demo keeps its data (.demo)"
         )
+    # A terminal that cannot show a character shows a question mark.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     options = parser.parse_args(arguments)
     try:
         if options.command == "clean":
@@ -33,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
             dags_folder=dags_folder if dags_folder.is_dir() else None,
             end_with_parent=options.end_with_parent,
         )
-    except HorsiesError as error:
+    except (EmbeddedError, HorsiesError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
 

@@ -25,6 +25,8 @@ COMPONENTS: Mapping[str, tuple[str, ...]] = {
 }
 # As the health page names them.
 HEALTHY_PARTS = ("metadatabase", "scheduler", "triggerer", "dag_processor")
+# Settings of another installation, which ours would obey.
+FOREIGN_PREFIXES = ("AIRFLOW", "SPARK_", "PYSPARK_")
 MIGRATE_SECONDS = 300.0
 HEALTH_SECONDS = 180.0
 STOP_GRACE_SECONDS = 15.0
@@ -170,7 +172,7 @@ class EmbeddedAirflow:
         self._processes.clear()
 
     def _build_environ(self) -> dict[str, str]:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.dags_folder.mkdir(parents=True, exist_ok=True)
         self._port = self._kept_port()
         worker_log_port, trigger_log_port = free_ports(2)
@@ -242,8 +244,10 @@ def kept_json(path: Path, defaults: Mapping[str, str]) -> dict[str, str]:
 
 
 def inherited_environ() -> dict[str, str]:
-    """The caller's environment without its own Airflow, and with no proxy before the loopback address."""
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
+    """The caller's environment without its own Airflow and Spark, and with no proxy before the loopback address."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN_PREFIXES)}
+    # Their output goes to log files, whatever the terminal can show.
+    environ |= {"PYTHONUTF8": "1", "PYTHONIOENCODING": "utf-8"}
     environ["NO_PROXY"] = environ["no_proxy"] = ",".join(
         part for part in (os.environ.get("no_proxy", os.environ.get("NO_PROXY", "")), LOOPBACK, "localhost") if part
     )

@@ -78,8 +78,9 @@ def clean(folder: Path) -> None:
     """Delete the demo's data, wherever they are; an error if the demo is running."""
     if not folder.exists():
         return
-    postgres = EmbeddedPostgres(folder, durable=True)
-    postgres.delete()
+    if not (folder / "postgres.lock").exists():
+        raise EmbeddedError(f"{folder.absolute()} holds no demo; it is left as it is.")
+    EmbeddedPostgres(folder, durable=True).delete()
     shutil.rmtree(folder)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from airflow_horsies.exceptions import HorsiesError
 
-
-class EmbeddedError(HorsiesError):
-    """A part of the embedded stack cannot start; the message says what to do."""
+class EmbeddedError(RuntimeError):
+    """A part of the embedded stack cannot start; the message says what to do. No error of the provider."""

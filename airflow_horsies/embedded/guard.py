@@ -20,7 +20,8 @@ PR_SET_CHILD_SUBREAPER = 36
 LAUNCHER_MAY_BE_GONE = signal.SIGUSR1
 STOP_REQUESTS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 WATCHED = STOP_REQUESTS | {LAUNCHER_MAY_BE_GONE, signal.SIGCHLD}
-ORPHAN_GRACE_SECONDS = 3.0
+ORPHANED_GRACE_SECONDS = 5.0
+LEFT_OVER_GRACE_SECONDS = 3.0
 KILL_PATIENCE_SECONDS = 10.0
 
 
@@ -36,14 +37,14 @@ def main(arguments: list[str]) -> int:
     os.close(int(report_fd))
 
     exit_code = _watch(leader, int(launcher_pid), int(stop_signal), float(grace_seconds))
-    _end_descendants(ORPHAN_GRACE_SECONDS)
+    _end_descendants(LEFT_OVER_GRACE_SECONDS)
     return exit_code
 
 
 def _watch(leader: int, launcher_pid: int, stop_signal: int, grace_seconds: float) -> int:
     """Wait for the leader's end, and bring it about when asked to or when the launcher is gone."""
     deadline = float("inf")
-    ask_again = 0.0
+    orphaned = False
     while True:
         received = signal.sigtimedwait(WATCHED, 1.0)
         exit_code = _reap().get(leader)
@@ -51,12 +52,13 @@ def _watch(leader: int, launcher_pid: int, stop_signal: int, grace_seconds: floa
             return exit_code
         now = time.monotonic()
         asked = received is not None and received.si_signo in STOP_REQUESTS
-        orphaned = os.getppid() != launcher_pid and now >= ask_again
-        if asked or orphaned:
+        if not orphaned and os.getppid() != launcher_pid:
+            # All its siblings go at the same moment, the database among them: nothing is worth a long wait.
+            orphaned = asked = True
+            grace_seconds = min(grace_seconds, ORPHANED_GRACE_SECONDS)
+        if asked:
             os.kill(leader, stop_signal)
             deadline = min(deadline, now + grace_seconds)
-            # With nobody waiting any more, insist: on a second signal Airflow's components go at once.
-            ask_again = now + ORPHAN_GRACE_SECONDS
         if now > deadline:
             os.kill(leader, signal.SIGKILL)
 

@@ -9,6 +9,7 @@ that ``nobody`` cannot reach are copied beside the data.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -153,6 +154,9 @@ class EmbeddedPostgres:
         self._lock.acquire()
         try:
             shutil.rmtree(self._where(), ignore_errors=True)
+            if self._where().parent == ROOT_DATA_FOLDER:
+                with contextlib.suppress(OSError):
+                    ROOT_DATA_FOLDER.rmdir()
         finally:
             self._lock.release()
         self._place = None

@@ -143,7 +143,7 @@ class EmbeddedStack:
 
     def _make_worker(self, java_home: Path) -> HorsiesWorker:
         folder = self.folder / "worker"
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
         spark_environ = {
             "JAVA_HOME": str(java_home),
             "PYSPARK_PYTHON": sys.executable,

@@ -10,7 +10,8 @@ import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any
 
 from airflow_horsies.exceptions import InvalidTask
@@ -20,6 +21,9 @@ DEFAULT_MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
 INLINE_RERUN_INPUT_BYTES = 65_536
 RESERVED_KEY_PREFIXES = ("__h_", "__horsies_")
 RESERVED_KEYS = frozenset({"__builtin_task_code__"})
+COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+SORTED = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+ASCII = json.JSONEncoder(separators=(",", ":"))
 IDEMPOTENCY_DOMAIN = b"horsies.enqueue-key.v1"
 
 
@@ -65,44 +69,18 @@ def encode_task(
 ) -> EncodedTask:
     """Validate and encode; raises InvalidTask naming the field, and touches no database."""
     sent_at = sent_at or datetime.now(UTC)
-    kwargs_json = encode_kwargs(spec.kwargs, max_payload_bytes=max_payload_bytes)
-    options = _task_options(spec)
-    options_json = _dumps(options)
+    kwargs = _json_value(spec.kwargs, "kwargs")
+    kwargs_json = _kwargs_json(kwargs, max_payload_bytes)
+    options, options_json = _task_options(spec.retry_policy, spec.good_until, spec.timeout)
     delay_seconds = None if spec.delay is None else int(spec.delay.total_seconds())
     good_until = None if spec.good_until is None else _canonical(spec.good_until)
-
-    sha_parts = [
-        spec.task_name,
-        spec.queue,
-        spec.priority,
-        None,
-        kwargs_json,
-        _canonical(sent_at),
-        good_until,
-        delay_seconds,
-        options_json,
-    ]
+    what = [spec.task_name, spec.queue, spec.priority, None, kwargs_json]
+    sha_parts = [*what, _canonical(sent_at), good_until, delay_seconds, options_json]
     fingerprint_parts = [
-        1,
-        spec.task_name,
-        spec.queue,
-        spec.priority,
-        None,
-        kwargs_json,
-        good_until,
-        delay_seconds,
-        options_json,
-        spec.retention,
-        spec.retain_rerun_input,
-        None,
-        None,
+        *(1, *what, good_until, delay_seconds, options_json),
+        *(spec.retention, spec.retain_rerun_input, None, None),
     ]
-    rerun_input = json.dumps(
-        {"args": [], "kwargs": json.loads(kwargs_json) if kwargs_json else {}, "options": options},
-        sort_keys=True,
-        separators=(",", ":"),
-        ensure_ascii=False,
-    ).encode()
+    rerun_input = SORTED.encode({"args": [], "kwargs": kwargs, "options": options}).encode()
     if not spec.retain_rerun_input:
         disposition = "DECLINED_BY_POLICY"
     elif len(rerun_input) > INLINE_RERUN_INPUT_BYTES:
@@ -122,8 +100,8 @@ def encode_task(
         delay_seconds=delay_seconds,
         max_retries=spec.retry_policy.max_retries if spec.retry_policy else 0,
         task_options=options_json,
-        enqueue_sha=hashlib.sha256(json.dumps(sha_parts, separators=(",", ":")).encode()).hexdigest(),
-        command_fingerprint=hashlib.sha256(_dumps(fingerprint_parts).encode()).digest(),
+        enqueue_sha=hashlib.sha256(ASCII.encode(sha_parts).encode()).hexdigest(),
+        command_fingerprint=hashlib.sha256(COMPACT.encode(fingerprint_parts).encode()).digest(),
         input_digest=hashlib.sha256(rerun_input).digest(),
         retention_class_key=spec.retention,
         retain_rerun_input=spec.retain_rerun_input,
@@ -135,11 +113,11 @@ def encode_task(
     )
 
 
-def encode_kwargs(kwargs: Mapping[str, Any], *, max_payload_bytes: int) -> str | None:
+def _kwargs_json(kwargs: dict[str, Any], max_payload_bytes: int) -> str | None:
     """The JSON a worker accepts, or None for no arguments."""
     if not kwargs:
         return None
-    encoded = _dumps(_json_value(kwargs, "kwargs"))
+    encoded = COMPACT.encode(kwargs)
     try:
         size = len(encoded.encode())
     except UnicodeEncodeError:
@@ -161,12 +139,17 @@ def mint_task_id() -> str:
     return str(uuid.UUID(int=value))
 
 
-def _task_options(spec: TaskSpec) -> dict[str, Any]:
-    return {
-        "retry_policy": None if spec.retry_policy is None else _retry_policy(spec.retry_policy),
-        "good_until": None if spec.good_until is None else spec.good_until.isoformat(),
-        "timeout_ms": None if spec.timeout is None else int(spec.timeout.total_seconds() * 1000),
+@lru_cache(maxsize=64)
+def _task_options(
+    retry_policy: RetryPolicy | None, good_until: datetime | None, timeout: timedelta | None
+) -> tuple[Mapping[str, Any], str]:
+    """The options as a value and as JSON; the tasks of a batch share them."""
+    options = {
+        "retry_policy": None if retry_policy is None else _retry_policy(retry_policy),
+        "good_until": None if good_until is None else good_until.isoformat(),
+        "timeout_ms": None if timeout is None else int(timeout.total_seconds() * 1000),
     }
+    return options, COMPACT.encode(options)
 
 
 def _retry_policy(policy: RetryPolicy) -> dict[str, Any]:
@@ -212,12 +195,8 @@ def _json_key(key: object, path: str) -> str:
     return key
 
 
-def _dumps(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-
-
 def _canonical(instant: datetime) -> str:
-    return instant.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f+00:00")
+    return instant.astimezone(UTC).isoformat(timespec="microseconds")
 
 
 def _idempotency_digest(task_name: str, key: str) -> bytes:

@@ -13,7 +13,7 @@ from airflow_horsies.exceptions import SchemaMissing, SchemaUnsupported
 from airflow_horsies.wire.statement import Script, Statement, sql_text
 
 NEWEST_TESTED_VERSION = 51
-TESTED_RELEASES = "0.1.6 to 0.4.7 and 0.5.0 to 0.5.4"
+TESTED_RELEASES = "0.1.7 to 0.4.7 and 0.5.0 to 0.5.4"
 # The last of these came with 0.1.6; alphas and betas lack the first.
 REQUIRED_COLUMNS = frozenset({"enqueue_sha", "is_workflow_task", "finalizing_at"})
 

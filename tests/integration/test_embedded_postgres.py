@@ -38,8 +38,6 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     yield here
     if here.exists():
         EmbeddedPostgres(here, durable=True).delete()
-    if ROOT and ROOT_DATA_FOLDER.exists() and not any(ROOT_DATA_FOLDER.iterdir()):
-        ROOT_DATA_FOLDER.rmdir()
 
 
 @contextmanager

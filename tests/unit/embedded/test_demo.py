@@ -1,8 +1,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
-from airflow_horsies.embedded.demo import attempts_table
+import pytest
+
+from airflow_horsies.embedded.demo import attempts_table, clean
+from airflow_horsies.embedded.errors import EmbeddedError
 from airflow_horsies.models import Attempt, TaskResult, TaskState, TaskView
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -40,3 +44,10 @@ def test_attempts_are_listed_under_their_task() -> None:
     assert first.endswith("… (retried)")
     assert second.split() == ["2", "COMPLETED", "1.50", '{"größe":', "3}"]
     assert second.index("COMPLETED") == first.index("FAILED")
+
+
+def test_clean_leaves_a_folder_that_holds_no_demo_alone(tmp_path: Path) -> None:
+    (tmp_path / "precious").touch()
+    with pytest.raises(EmbeddedError, match="holds no demo"):
+        clean(tmp_path)
+    assert [each.name for each in tmp_path.iterdir()] == ["precious"]

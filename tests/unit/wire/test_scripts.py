@@ -1,0 +1,294 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from airflow_horsies.exceptions import (
+    HorsiesError,
+    InvalidTask,
+    SchemaUnsupported,
+    TaskIdTaken,
+    TaskNotCancellable,
+    TaskNotFound,
+    WireError,
+)
+from airflow_horsies.models import CancelOutcome, PageCursor, TaskSpec, TaskState
+from airflow_horsies.wire import scripts
+from airflow_horsies.wire.encoding import EncodedTask, encode_task
+from airflow_horsies.wire.statement import Rows
+from airflow_horsies.wire.statements import Wire
+from tests.unit.driving import IN_PLACE, MOVED, Driven, drive
+from tests.unit.wire.test_decoding import task_row
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+FIRST = "0198a0de-0000-7000-8000-000000000001"
+SECOND = "0198a0de-0000-7000-8000-000000000002"
+BOTH = pytest.mark.parametrize("schema", [IN_PLACE, MOVED], ids=lambda schema: schema.generation)
+
+
+def encoded(**given: Any) -> EncodedTask:
+    return encode_task(TaskSpec(**{"task_name": "add", **given}), sent_at=NOON)
+
+
+def inserted(params: Mapping[str, Any]) -> Rows:
+    return [{"id": task_id} for task_id in params["ids"]]
+
+
+def found(task: EncodedTask, *, status: str = "PENDING") -> Rows:
+    return [{"id": task.id, "status": status, "command_fingerprint": task.command_fingerprint}]
+
+
+INSERTED = {"moved/enqueue_tasks": inserted, "in_place/enqueue_tasks": inserted}
+
+
+@BOTH
+def test_task_with_a_minted_id_is_inserted_without_lock_or_look(schema: Any) -> None:
+    task = encoded()
+    driven = drive(scripts.enqueue_task(Wire(schema), task), INSERTED)
+    assert (driven.outcome, driven.names) == (task.id, [f"{schema.generation}/enqueue_tasks"])
+
+
+def test_task_with_a_given_id_is_looked_for_under_a_lock_before_it_is_inserted() -> None:
+    driven = drive(scripts.enqueue_task(Wire(MOVED), encoded(task_id=FIRST)), INSERTED)
+    assert driven.names == ["lock_task_ids", "moved/find_commands", "moved/enqueue_tasks"]
+
+
+def test_only_given_ids_of_many_are_locked() -> None:
+    tasks = [encoded(), encoded(task_id=SECOND), encoded(task_id=FIRST)]
+    driven = drive(scripts.enqueue_tasks(Wire(MOVED), tasks), INSERTED)
+    assert driven.outcome == [task.id for task in tasks]
+    assert driven.params("lock_task_ids")["buckets"] == [1, 2]
+    assert driven.params("moved/find_commands") == {"ids": [SECOND, FIRST]}
+
+
+@pytest.mark.parametrize("status", ["PENDING", "COMPLETED"])
+def test_same_command_under_a_known_id_is_not_sent_again(status: str) -> None:
+    task = encoded(task_id=FIRST)
+    driven = drive(
+        scripts.enqueue_task(Wire(MOVED), task), {"moved/find_commands": found(task, status=status), **INSERTED}
+    )
+    assert driven.outcome == FIRST
+    assert "moved/enqueue_tasks" not in driven.names
+
+
+def test_same_command_is_known_by_its_columns_where_no_fingerprint_is_kept() -> None:
+    task = encoded(task_id=FIRST, kwargs={"a": 1}, good_until=NOON)
+    row = {
+        "id": FIRST,
+        "status": "PENDING",
+        "command_fingerprint": None,
+        "task_name": "add",
+        "queue_name": "default",
+        "priority": 100,
+        "kwargs": '{"a":1}',
+        "good_until": NOON,
+        "task_options": task.task_options,
+    }
+    script = scripts.enqueue_task(Wire(IN_PLACE), task)
+    assert drive(script, {"in_place/find_commands": [row]}).outcome == FIRST
+    with pytest.raises(TaskIdTaken, match="other arguments"):
+        drive(scripts.enqueue_task(Wire(IN_PLACE), task), {"in_place/find_commands": [{**row, "kwargs": "{}"}]})
+
+
+def test_other_command_under_a_known_id_is_refused() -> None:
+    answers = {"moved/find_commands": found(replace(encoded(task_id=FIRST), command_fingerprint=b"x" * 32))}
+    with pytest.raises(TaskIdTaken, match="other arguments or options") as caught:
+        drive(scripts.enqueue_task(Wire(MOVED), encoded(task_id=FIRST)), answers)
+    assert (caught.value.task_id, caught.value.queue) == (FIRST, "default")
+
+
+def test_many_are_refused_when_one_id_exists() -> None:
+    task = encoded(task_id=FIRST)
+    with pytest.raises(TaskIdTaken, match=f"{FIRST} exists already; nothing was sent"):
+        drive(scripts.enqueue_tasks(Wire(MOVED), [encoded(), task]), {"moved/find_commands": found(task), **INSERTED})
+
+
+def test_many_are_refused_when_an_id_is_given_twice() -> None:
+    with pytest.raises(InvalidTask, match="given more than once"):
+        drive(scripts.enqueue_tasks(Wire(MOVED), [encoded(task_id=FIRST), encoded(task_id=FIRST)]), INSERTED)
+
+
+def test_insert_that_met_a_conflict_is_an_error() -> None:
+    answers = {"moved/enqueue_tasks": lambda params: inserted(params)[1:]}
+    with pytest.raises(TaskIdTaken, match="exists already; nothing was sent"):
+        drive(scripts.enqueue_tasks(Wire(MOVED), [encoded(), encoded()]), answers)
+
+
+def test_many_tasks_go_in_statements_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scripts, "ROWS_PER_STATEMENT", 2)
+    tasks = [encoded() for _ in range(5)]
+    driven = drive(scripts.enqueue_tasks(Wire(MOVED), tasks), INSERTED)
+    assert [len(params["ids"]) for _, params in driven.ran] == [2, 2, 1]
+    assert driven.outcome == [task.id for task in tasks]
+
+
+def test_no_tasks_run_no_statement() -> None:
+    assert drive(scripts.enqueue_tasks(Wire(MOVED), [])) == Driven([], [])
+
+
+CLASSES = {"moved/read_retention_classes": [{"class_key": "q_reports_7d", "duration": timedelta(days=7)}]}
+
+
+@pytest.mark.parametrize("key", ["standard_30d", "forever"])
+def test_built_in_retention_class_is_not_looked_up(key: str) -> None:
+    driven = drive(scripts.enqueue_task(Wire(MOVED), encoded(retention=key)), INSERTED)
+    assert driven.names == ["moved/enqueue_tasks"]
+
+
+def test_other_retention_class_must_exist() -> None:
+    known = encoded(retention="q_reports_7d")
+    assert drive(scripts.enqueue_task(Wire(MOVED), known), {**CLASSES, **INSERTED}).outcome == known.id
+    with pytest.raises(InvalidTask, match="'nope' is not a retention class.*forever, q_reports_7d, standard_30d"):
+        drive(scripts.enqueue_task(Wire(MOVED), encoded(retention="nope")), {**CLASSES, **INSERTED})
+
+
+def test_retention_classes_need_a_release_that_has_them() -> None:
+    with pytest.raises(InvalidTask, match="'forever' needs horsies 0.5 or newer"):
+        drive(scripts.enqueue_task(Wire(IN_PLACE), encoded(retention="forever")), INSERTED)
+    assert drive(scripts.read_retention_classes(Wire(IN_PLACE))) == Driven([], [])
+
+
+def claimed(outcome: str, task_id: str = FIRST) -> dict[str, Any]:
+    def answer(params: Mapping[str, Any]) -> Rows:
+        return [{"id": each, "outcome": outcome, "task_id": task_id} for each in params["ids"]]
+
+    return {"moved/claim_idempotency_keys": answer, **INSERTED}
+
+
+def test_idempotency_key_is_claimed_before_the_insert() -> None:
+    task = encoded(idempotency_key="k")
+    driven = drive(scripts.enqueue_task(Wire(MOVED), task), claimed("APPLIED"))
+    assert (driven.outcome, driven.names) == (task.id, ["moved/claim_idempotency_keys", "moved/enqueue_tasks"])
+
+
+def test_idempotency_key_used_before_returns_the_first_task() -> None:
+    driven = drive(scripts.enqueue_task(Wire(MOVED), encoded(idempotency_key="k")), claimed("REPLAY"))
+    assert (driven.outcome, driven.names) == (FIRST, ["moved/claim_idempotency_keys"])
+
+
+def test_idempotency_key_of_another_command_is_refused() -> None:
+    with pytest.raises(TaskIdTaken, match=f"belongs to task {FIRST}"):
+        drive(scripts.enqueue_task(Wire(MOVED), encoded(idempotency_key="k")), claimed("CONFLICT"))
+
+
+def test_many_are_refused_when_one_key_was_used_before() -> None:
+    tasks = [encoded(), encoded(idempotency_key="k")]
+    with pytest.raises(TaskIdTaken, match=f"used before, by task {FIRST}; nothing was sent"):
+        drive(scripts.enqueue_tasks(Wire(MOVED), tasks), claimed("REPLAY"))
+
+
+@pytest.mark.parametrize(
+    ("schema", "tasks", "problem"),
+    [
+        (IN_PLACE, [{"idempotency_key": "k"}], "needs horsies 0.5"),
+        (MOVED, [{"idempotency_key": "k"}, {"idempotency_key": "k"}], "given twice for the same task name"),
+    ],
+)
+def test_idempotency_keys_that_cannot_be_claimed_are_refused(
+    schema: Any, tasks: list[dict[str, Any]], problem: str
+) -> None:
+    with pytest.raises(InvalidTask, match=problem):
+        drive(scripts.enqueue_tasks(Wire(schema), [encoded(**task) for task in tasks]), claimed("APPLIED"))
+
+
+def test_one_key_serves_different_task_names() -> None:
+    tasks = [encoded(task_name=name, idempotency_key="k") for name in ("a", "b")]
+    assert drive(scripts.enqueue_tasks(Wire(MOVED), tasks), claimed("APPLIED")).outcome == [t.id for t in tasks]
+
+
+@pytest.mark.parametrize(
+    ("rows", "outcome"),
+    [
+        ([("APPLIED", "PENDING")], (CancelOutcome.CANCELLED, TaskState.PENDING)),
+        ([("APPLIED", "RUNNING")], (CancelOutcome.CANCELLED, TaskState.RUNNING)),
+        ([("ALREADY_APPLIED", "CANCELLED")], (CancelOutcome.ALREADY_CANCELLED, TaskState.CANCELLED)),
+        ([("SOURCE_STATE_CONFLICT", "CANCELLED")], (CancelOutcome.ALREADY_CANCELLED, TaskState.CANCELLED)),
+        ([("SOURCE_STATE_CONFLICT", "COMPLETED")], (CancelOutcome.ALREADY_FINISHED, TaskState.COMPLETED)),
+        ([("SOURCE_STATE_CONFLICT", "EXPIRED")], (CancelOutcome.ALREADY_FINISHED, TaskState.EXPIRED)),
+        ([("SOURCE_STATE_CONFLICT", "PENDING")], (TaskNotCancellable, "belongs to a horsies workflow")),
+        ([("SOURCE_STATE_CONFLICT", "RUNNING")], (TaskNotCancellable, "is RUNNING")),
+        ([("TASK_ABSENT", None)], (TaskNotFound, f"no task {FIRST}")),
+        ([], (TaskNotFound, f"no task {FIRST}")),
+        ([("EXPLODED", "PENDING")], (WireError, "answered 'EXPLODED'")),
+        ([("APPLIED", "PAUSED")], (WireError, "'PAUSED'")),
+    ],
+    ids=str,
+)
+def test_cancel_tells_what_it_found(rows: list[tuple[str, str | None]], outcome: tuple[Any, Any]) -> None:
+    answers = {"moved/cancel_task": [{"outcome": each, "observed_status": status} for each, status in rows]}
+    permitted = {TaskState.PENDING, TaskState.CLAIMED}
+    if isinstance(outcome[0], CancelOutcome):
+        assert drive(scripts.cancel_task(Wire(MOVED), FIRST), answers).outcome == outcome
+    else:
+        kind: type[HorsiesError] = outcome[0]
+        with pytest.raises(kind, match=outcome[1]):
+            drive(scripts.cancel_task(Wire(MOVED), FIRST, states=permitted), answers)
+
+
+def test_cancel_needs_a_schema_that_a_worker_has_completed() -> None:
+    with pytest.raises(SchemaUnsupported, match="no horsies worker has ever started"):
+        drive(scripts.cancel_task(Wire(replace(MOVED, worker_has_started=False)), FIRST))
+
+
+def test_task_that_is_not_there_is_not_found() -> None:
+    row = task_row(id=FIRST)
+    assert drive(scripts.read_task(Wire(MOVED), FIRST), {"moved/read_tasks": [row]}).outcome.id == FIRST
+    with pytest.raises(TaskNotFound, match="past its retention") as caught:
+        drive(scripts.read_task(Wire(MOVED), SECOND), {"moved/read_tasks": []})
+    assert caught.value.task_id == SECOND
+
+
+def test_states_of_tasks_that_exist_are_told() -> None:
+    answers = {"in_place/read_states": [{"id": FIRST, "status": "RUNNING"}]}
+    assert drive(scripts.read_states(Wire(IN_PLACE), [FIRST, SECOND]), answers).outcome == {FIRST: TaskState.RUNNING}
+
+
+def test_page_has_a_next_one_only_if_there_is_more() -> None:
+    rows = [task_row(id=FIRST, enqueued_at=NOON), task_row(id=SECOND, enqueued_at=NOON)]
+    more = drive(scripts.list_tasks(Wire(MOVED), limit=1), {"moved/list_tasks": rows})
+    assert more.params("moved/list_tasks")["limit"] == 2
+    assert [task.id for task in more.outcome.tasks] == [FIRST]
+    assert more.outcome.next == PageCursor(at=NOON, task_id=FIRST)
+    last = drive(scripts.list_tasks(Wire(MOVED), limit=2), {"moved/list_tasks": rows}).outcome
+    assert (len(last.tasks), last.next) == (2, None)
+
+
+@pytest.mark.parametrize("limit", [0, -1, scripts.MAX_PAGE + 1])
+def test_page_size_is_bounded(limit: int) -> None:
+    with pytest.raises(InvalidTask, match="limit"):
+        drive(scripts.list_tasks(Wire(MOVED), limit=limit))
+
+
+def test_queues_are_those_with_tasks_and_those_that_are_served() -> None:
+    worker = {
+        "worker_id": "w",
+        "hostname": "host",
+        "pid": 1,
+        "queues": ["default"],
+        "processes": 1,
+        "tasks_running": 0,
+        "tasks_claimed": 0,
+        "worker_started_at": NOON,
+        "snapshot_at": NOON,
+        "alive": True,
+        "memory_mb": None,
+        "cpu_percent": None,
+    }
+    depth = {
+        "queue_name": "nobody",
+        "ready": 2,
+        "delayed": 1,
+        "claimed": 0,
+        "running": 0,
+        "oldest_ready_at": NOON,
+    }
+    answers = {"read_queues": [depth], "read_workers": [worker, {**worker, "worker_id": "dead", "alive": False}]}
+    queues = drive(scripts.read_queues(Wire(MOVED)), answers).outcome
+    assert [(queue.queue, queue.ready, queue.oldest_ready_at, queue.served_by) for queue in queues] == [
+        ("default", 0, None, 1),
+        ("nobody", 2, NOON, 0),
+    ]
