@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
 
@@ -240,14 +240,18 @@ class Listener:
             cursor.execute(sql)
 
 
-@asynccontextmanager
-async def listening_async(database: Database) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+async def listen_async(database: Database) -> psycopg.AsyncConnection[Any]:
     """A connection that hears ``task_done``, for the asynchronous side; the same rules as Listener."""
-    with database.translated():
-        async with await psycopg.AsyncConnection.connect(**database.listen_args, autocommit=True) as connection:
+    connection = await database.connect_async(database.listen_args)
+    try:
+        with database.translated():
+            await connection.set_autocommit(True)
             await _require_session_async(database, connection)
             await connection.execute("LISTEN task_done")
-            yield connection
+    except BaseException:
+        await connection.close()
+        raise
+    return connection
 
 
 async def _require_session_async(database: Database, connection: psycopg.AsyncConnection[Any]) -> None:

@@ -126,15 +126,16 @@ def _check_privileges(hook: HorsiesHook) -> _Outcome:
 
 
 def _check_ledger(hook: HorsiesHook) -> _Outcome:
+    # Asked first, as the version shows only to those who may look into our tables.
+    missing = hook.run_script(ledger_checks.find_missing_privileges)
+    if missing:
+        return Status.FAIL, _lacks(missing)
     version, ours = hook.ledger_version(), latest_version()
     if version > ours:
         return Status.FAIL, (
             f"the airflow_horsies tables are at version {version}, this release knows only {ours}: nothing can be "
             "submitted. Upgrade airflow-horsies on this machine"
         )
-    missing = hook.run_script(ledger_checks.find_missing_privileges)
-    if missing:
-        return Status.FAIL, _lacks(missing)
     if version < ours:
         found = f"are at version {version} of {ours}" if version else "do not exist yet"
         return Status.WARN, (

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from datetime import timedelta
 from functools import cached_property
 from itertools import count
@@ -17,7 +17,7 @@ from airflow.providers.common.compat.sdk import conf
 from airflow.providers.postgres.hooks import postgres as postgres_module
 from airflow.providers.postgres.hooks.postgres import PostgresHook
 
-from airflow_horsies.database import Database, Listener, Session, listening_async, run_async
+from airflow_horsies.database import Database, Listener, Session, run_async
 from airflow_horsies.exceptions import (
     AccessDenied,
     DatabaseUnreachable,
@@ -25,6 +25,7 @@ from airflow_horsies.exceptions import (
     InvalidTask,
     WaitTimeout,
 )
+from airflow_horsies.hub import POLL_SECONDS, Waiter, hub_of
 from airflow_horsies.ledger import schema as ledger_schema
 from airflow_horsies.ledger import submissions
 from airflow_horsies.ledger.schema import Migration
@@ -60,7 +61,6 @@ log = logging.getLogger(__name__)
 DEFAULT_NAMESPACE = "default"
 LISTEN_NOTIFY = "notify"
 LISTEN_POLL = "poll"
-POLL_SECONDS = 30.0
 RECONNECT_SECONDS = 0.5
 MAX_RECONNECT_SECONDS = 15.0
 PRUNE_AFTER = timedelta(days=1)
@@ -427,39 +427,37 @@ class HorsiesHook(PostgresHook):
                     connection, lambda: submissions.cancel_and_signal(Wire(schema), wanted, states=states)
                 )
 
-    async def wait_async(
-        self,
-        task_ids: Iterable[str],
-        *,
-        timeout_seconds: float | None = None,
-        poll_seconds: float = POLL_SECONDS,
-    ) -> list[TaskView]:
+    async def wait_async(self, task_ids: Iterable[str], *, timeout_seconds: float | None = None) -> list[TaskView]:
         """As :meth:`wait`, on an event loop: ``(task,) = await hook.wait_async([task_id])``."""
         wanted = _canonical_ids(task_ids)
-        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
-        waiting = set(wanted)
-        retry_seconds = RECONNECT_SECONDS
-        while waiting:
+        async with self.subscribe(wanted) as waiter:
             try:
-                database = await self._postgres_async()
-                if not self._listens:
-                    await self._drop_ended_async(waiting)
-                    if waiting:
-                        await asyncio.sleep(_pause(poll_seconds, deadline, waiting))
-                    continue
-                async with listening_async(database) as connection:
-                    await self._drop_ended_async(waiting)
-                    while waiting:
-                        pause = _pause(poll_seconds, deadline, waiting)
-                        heard = {message.payload async for message in connection.notifies(timeout=pause, stop_after=1)}
-                        if not heard or heard & waiting:
-                            await self._drop_ended_async(waiting)
-                            retry_seconds = RECONNECT_SECONDS
-            except DatabaseUnreachable as error:
-                retry_seconds = _next_retry(error, retry_seconds, deadline)
-                await asyncio.sleep(retry_seconds)
+                async with asyncio.timeout(timeout_seconds):
+                    while waiter.pending:
+                        await waiter.news()
+                        for task_id, state in waiter.ended.items():
+                            if state is None:
+                                raise scripts.task_not_found(task_id)
+            except TimeoutError:
+                raise _wait_timeout(waiter.pending) from None
         found = await self.get_tasks_async(wanted)
         return [found[task_id] for task_id in wanted]
+
+    @asynccontextmanager
+    async def subscribe(self, task_ids: Collection[str]) -> AsyncIterator[Waiter]:
+        """
+        Hear of the end of tasks on an event loop; all subscribers of a process share one listening connection.
+
+        .. code-block:: python
+
+            async with hook.subscribe([task_id]) as waiter:
+                while waiter.pending:
+                    await waiter.news()
+                print(waiter.ended)
+        """
+        database = await self._postgres_async()
+        async with hub_of(database, listens=self._listens).subscribe(task_ids) as waiter:
+            yield waiter
 
     # -- the database itself -----------------------------------------------------------------------------------------
 
@@ -683,9 +681,6 @@ class HorsiesHook(PostgresHook):
     def _drop_ended(self, waiting: set[str]) -> None:
         _drop_ended(waiting, self._read(lambda wire: scripts.read_states(wire, waiting)))
 
-    async def _drop_ended_async(self, waiting: set[str]) -> None:
-        _drop_ended(waiting, await self._read_async(lambda wire: scripts.read_states(wire, waiting)))
-
     def _grants(self) -> str:
         user = self._postgres.connect_args.get("user", "the user of this connection")
         database = self._postgres.connect_args.get("dbname", "the database")
@@ -723,12 +718,16 @@ def _pause(poll_seconds: float, deadline: float | None, waiting: Collection[str]
         return poll_seconds
     left = deadline - time.monotonic()
     if left <= 0:
-        raise WaitTimeout(
-            f"{len(waiting)} task(s) had not ended in time, {min(waiting)} among them; they go on. "
-            "'airflow horsies check' tells whether a live worker serves their queue",
-            task_id=min(waiting),
-        )
+        raise _wait_timeout(waiting)
     return min(poll_seconds, left)
+
+
+def _wait_timeout(waiting: Collection[str]) -> WaitTimeout:
+    return WaitTimeout(
+        f"{len(waiting)} task(s) had not ended in time, {min(waiting)} among them; they go on. "
+        "'airflow horsies check' tells whether a live worker serves their queue",
+        task_id=min(waiting),
+    )
 
 
 def _next_retry(error: DatabaseUnreachable, seconds: float, deadline: float | None) -> float:

@@ -119,6 +119,7 @@ class GuardedProcess:
                 os.close(write_fd)
             self._pid = int(report.readline() or 0)
         if not self._pid:
+            self._guard.wait()
             raise EmbeddedError(f"{self.name} did not start.{self.log_tail()}")
 
     def request_stop(self) -> None:

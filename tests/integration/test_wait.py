@@ -16,6 +16,7 @@ import pytest
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.exceptions import ListenUnavailable, TaskNotFound, WaitTimeout
 from airflow_horsies.hook import HorsiesHook
+from airflow_horsies.hub import hub_of
 from airflow_horsies.models import TaskSpec, TaskState, TaskView
 from tests.integration.conftest import MakeHook
 from tests.integration.pgbouncer import pgbouncer
@@ -31,8 +32,15 @@ def wait_sync(hook: HorsiesHook, ids: list[str], **options: Any) -> list[TaskVie
     return hook.wait(ids, **options)
 
 
-def wait_async(hook: HorsiesHook, ids: list[str], **options: Any) -> list[TaskView]:
-    return asyncio.run(hook.wait_async(ids, **options))
+def wait_async(
+    hook: HorsiesHook, ids: list[str], *, poll_seconds: float = NEVER_POLL, **options: Any
+) -> list[TaskView]:
+    async def wait_on_a_hub_that_polls_so_often() -> list[TaskView]:
+        hub = hub_of(hook._postgres, listens=hook._listens)
+        hub._poll_seconds = poll_seconds
+        return await hook.wait_async(ids, **options)
+
+    return asyncio.run(wait_on_a_hub_that_polls_so_often())
 
 
 both_sides = pytest.mark.parametrize("wait", [wait_sync, wait_async], ids=["sync", "async"])

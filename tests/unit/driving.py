@@ -60,9 +60,7 @@ def file_of(statement: Statement) -> str:
 @cache
 def sql_files() -> dict[str, str]:
     """The statements of wire and ledger by their text, with the names they go by."""
-    return {
-        text: name for package in SQL_FOLDERS for name, text in _walk(files(package).joinpath("sql"), prefix="")
-    }
+    return {text: name for package in SQL_FOLDERS for name, text in _walk(files(package).joinpath("sql"), prefix="")}
 
 
 def _walk(folder: Traversable, *, prefix: str) -> Iterator[tuple[str, str]]:

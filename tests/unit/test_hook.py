@@ -83,7 +83,9 @@ def test_unknown_extra_is_refused_by_name() -> None:
         database_of({"sslmod": "require", "name_space": "x", "sslmode": "require"})
 
 
-@pytest.mark.parametrize(("extra", "namespace"), [({}, "default"), ({"namespace": "blue"}, "blue"), ({"namespace": ""}, "default")])
+@pytest.mark.parametrize(
+    ("extra", "namespace"), [({}, "default"), ({"namespace": "blue"}, "blue"), ({"namespace": ""}, "default")]
+)
 def test_namespace_has_a_default(extra: dict[str, Any], namespace: str) -> None:
     assert make_hook(extra).namespace == namespace
 

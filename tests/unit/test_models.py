@@ -79,7 +79,7 @@ def test_spec_keeps_what_it_was_given(given: dict[str, Any]) -> None:
         ({"retry_policy": {"max_retries": 1}}, "must be a RetryPolicy, not dict"),
         ({"retain_rerun_input": 1}, "must be a bool"),
         ({"good_until": "2026-03-01"}, "must be a datetime"),
-        ({"good_until": datetime(2026, 3, 1)}, "has no time zone"),  # noqa: DTZ001
+        ({"good_until": datetime(2026, 3, 1)}, "has no time zone"),
         ({"delay": 5}, "must be a timedelta"),
         ({"delay": timedelta(seconds=-1)}, "at least 0 seconds"),
         ({"delay": timedelta(milliseconds=1)}, "whole seconds"),
@@ -215,7 +215,7 @@ def test_mapping_that_is_no_retry_policy_is_refused(values: Any, problem: str) -
 
 def test_states_are_live_or_terminal() -> None:
     assert {state for state in TaskState if state.is_terminal} == TERMINAL_STATES
-    assert LIVE_STATES == {TaskState.PENDING, TaskState.CLAIMED, TaskState.RUNNING}
+    assert {TaskState.PENDING, TaskState.CLAIMED, TaskState.RUNNING} == LIVE_STATES
 
 
 def test_attempt_tells_how_long_it_took() -> None:

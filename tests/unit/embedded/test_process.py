@@ -70,7 +70,7 @@ def test_output_goes_to_the_log_and_the_exit_code_is_the_commands(tmp_path: Path
 
 
 def test_a_command_that_does_not_exist_is_named_in_the_log(tmp_path: Path) -> None:
-    missing = GuardedProcess("it", [tmp_path / "missing"], log=tmp_path / "log", environ={})
+    missing = GuardedProcess("it", [tmp_path / "missing"], log=tmp_path / "log", environ=dict(os.environ))
     with missing:
         assert missing.wait(10) == 127
     assert "cannot run" in missing.log_tail()

@@ -190,7 +190,7 @@ def test_task_past_its_retention_is_not_sent_again_by_a_retry(database: Database
 
 def test_other_deployment_is_refused_unless_it_has_a_namespace_of_its_own(database: Database) -> None:
     (ours,) = database.submit()
-    with pytest.raises(NamespaceTaken, match="at http://airflow, and this one is http://other.*'default'"):
+    with pytest.raises(NamespaceTaken, match=r"at http://airflow, and this one is http://other.*'default'"):
         database.submit(base_url="http://other")
     (theirs,) = database.submit(base_url="http://other", namespace="other")
     assert theirs.task_id != ours.task_id
@@ -365,9 +365,7 @@ SUBMISSION_ROW = {
 
 def test_submissions_are_read_by_instance_and_by_task() -> None:
     instance = TaskInstanceKey(dag_id="d", run_id="r", task_id="t", map_index=3)
-    (of_instance,) = drive(
-        submissions.read_submissions("n", instance), {"read_submissions": [SUBMISSION_ROW]}
-    ).outcome
+    (of_instance,) = drive(submissions.read_submissions("n", instance), {"read_submissions": [SUBMISSION_ROW]}).outcome
     (of_task,) = drive(
         submissions.read_submissions_of_task(str(uuid.UUID(int=1))), {"read_submissions_of_task": [SUBMISSION_ROW]}
     ).outcome

@@ -134,7 +134,9 @@ def test_arguments_come_from_the_row_or_from_what_was_kept(
     assert decode_kwargs("t", kwargs, rerun_input) == decoded
 
 
-@pytest.mark.parametrize(("kwargs", "rerun_input"), [("[1]", None), ("{", None), (None, "{}"), (None, "nope"), (None, "[]")])
+@pytest.mark.parametrize(
+    ("kwargs", "rerun_input"), [("[1]", None), ("{", None), (None, "{}"), (None, "nope"), (None, "[]")]
+)
 def test_arguments_that_are_no_object_are_a_wire_error(kwargs: str | None, rerun_input: str | None) -> None:
     with pytest.raises(WireError, match="of task t"):
         decode_kwargs("t", kwargs, rerun_input)

@@ -39,9 +39,7 @@ IS_MOVED = {"id_type": "uuid", "holds_live_only": True, "has_history": True, "ha
     ],
     ids=["in place, unnumbered", "in place", "in place before 0.4.6", "moved", "moved, no worker yet"],
 )
-def test_schema_is_told_by_its_shape(
-    found: dict[str, Any], schema: tuple[Generation, int | None, bool, bool]
-) -> None:
+def test_schema_is_told_by_its_shape(found: dict[str, Any], schema: tuple[Generation, int | None, bool, bool]) -> None:
     outcome = detect(**found).outcome
     assert (
         outcome.generation,
@@ -73,7 +71,7 @@ def test_schema_newer_than_tested_is_recognised_and_never_written() -> None:
     newest = detect(**IS_MOVED, version=NEWEST_TESTED_VERSION).outcome
     newest.require_writable()
     newer = detect(**IS_MOVED, version=NEWEST_TESTED_VERSION + 1).outcome
-    with pytest.raises(SchemaUnsupported, match="newer than 51.*Upgrade airflow-horsies"):
+    with pytest.raises(SchemaUnsupported, match=r"newer than 51.*Upgrade airflow-horsies"):
         newer.require_writable()
 
 

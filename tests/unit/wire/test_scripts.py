@@ -126,6 +126,17 @@ def test_many_tasks_go_in_statements_of_bounded_size(monkeypatch: pytest.MonkeyP
     assert driven.outcome == [task.id for task in tasks]
 
 
+def test_run_after_one_whose_commit_was_cut_short_looks_whether_it_happened() -> None:
+    tasks = [encoded(idempotency_key="k"), encoded()]
+    happened = {"moved/find_commands": [row for task in tasks for row in found(task, status="COMPLETED")]}
+    one = drive(scripts.enqueue_task(Wire(MOVED), tasks[0], is_rerun=True), happened)
+    assert (one.outcome, one.names) == (tasks[0].id, ["moved/find_commands"])
+    many = drive(scripts.enqueue_tasks(Wire(MOVED), tasks, is_rerun=True), happened)
+    assert (many.outcome, many.names) == ([task.id for task in tasks], ["moved/find_commands"])
+    did_not = drive(scripts.enqueue_tasks(Wire(MOVED), tasks, is_rerun=True), claimed("APPLIED"))
+    assert did_not.names[-1] == "moved/enqueue_tasks"
+
+
 def test_no_tasks_run_no_statement() -> None:
     assert drive(scripts.enqueue_tasks(Wire(MOVED), [])) == Driven([], [])
 
@@ -142,12 +153,12 @@ def test_built_in_retention_class_is_not_looked_up(key: str) -> None:
 def test_other_retention_class_must_exist() -> None:
     known = encoded(retention="q_reports_7d")
     assert drive(scripts.enqueue_task(Wire(MOVED), known), {**CLASSES, **INSERTED}).outcome == known.id
-    with pytest.raises(InvalidTask, match="'nope' is not a retention class.*forever, q_reports_7d, standard_30d"):
+    with pytest.raises(InvalidTask, match=r"'nope' is not a retention class.*forever, q_reports_7d, standard_30d"):
         drive(scripts.enqueue_task(Wire(MOVED), encoded(retention="nope")), {**CLASSES, **INSERTED})
 
 
 def test_retention_classes_need_a_release_that_has_them() -> None:
-    with pytest.raises(InvalidTask, match="'forever' needs horsies 0.5 or newer"):
+    with pytest.raises(InvalidTask, match=r"'forever' needs horsies 0\.5 or newer"):
         drive(scripts.enqueue_task(Wire(IN_PLACE), encoded(retention="forever")), INSERTED)
     assert drive(scripts.read_retention_classes(Wire(IN_PLACE))) == Driven([], [])
 

@@ -26,9 +26,7 @@ def every_statement(schema: Schema) -> list[Statement]:
         wire.find_commands([ID]),
         wire.read_tasks([ID]),
         wire.read_states([ID]),
-        wire.list_tasks(
-            states={TaskState.FAILED}, queue="q", task_name="n", error_code="E", before=CURSOR, limit=3
-        ),
+        wire.list_tasks(states={TaskState.FAILED}, queue="q", task_name="n", error_code="E", before=CURSOR, limit=3),
         wire.cancel_task(ID, [TaskState.PENDING]),
         wire.read_queues(),
         wire.read_workers(within=timedelta(hours=1)),
@@ -74,9 +72,7 @@ def test_ids_are_locked_by_sorted_buckets_without_repeats() -> None:
 
 
 def test_filters_of_a_listing_are_null_where_not_asked_for() -> None:
-    nothing = Wire(MOVED).list_tasks(
-        states=None, queue=None, task_name=None, error_code=None, before=None, limit=5
-    )
+    nothing = Wire(MOVED).list_tasks(states=None, queue=None, task_name=None, error_code=None, before=None, limit=5)
     assert {name for name, value in nothing.params.items() if value is not None} == {"limit"}
     (asked,) = [statement for statement in every_statement(MOVED) if file_of(statement) == "moved/list_tasks"]
     assert asked.params == {

@@ -1,0 +1,196 @@
+"""One listening connection per event loop and database, whatever the number of waiters.
+
+A notification is looked up in a dict and re-read in a batch with all others that came meanwhile. What cannot be heard,
+because the connection was lost or the notification never came, is read after the reconnect or by the slow poll.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from collections import defaultdict
+from collections.abc import AsyncIterator, Collection, Hashable, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import psycopg
+
+from airflow_horsies.database import Database, listen_async, run_async
+from airflow_horsies.exceptions import DatabaseUnreachable, HorsiesError
+from airflow_horsies.models import TaskState
+from airflow_horsies.wire import scripts
+from airflow_horsies.wire.listening import TASK_DONE
+from airflow_horsies.wire.schema import detect_schema
+from airflow_horsies.wire.statements import Wire
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 30.0
+FIRST_RETRY_SECONDS = 0.2
+MAX_RETRY_SECONDS = 15.0
+# A hub without waiters stays a moment: the next one often comes soon.
+LINGER_SECONDS = 5.0
+
+
+class Waiter:
+    """The tasks somebody waits for; ``ended`` holds those that ended, with None for one that does not exist."""
+
+    def __init__(self, task_ids: Iterable[str]) -> None:
+        self.pending = set(task_ids)
+        self.ended: dict[str, TaskState | None] = {}
+        self._error: HorsiesError | None = None
+        self._news = asyncio.Event()
+
+    async def news(self) -> None:
+        """Returns when more tasks have ended; raises what keeps the hub from hearing of them."""
+        if self.pending and self._error is None:
+            await self._news.wait()
+        self._news.clear()
+        if self._error is not None:
+            raise self._error
+
+    def deliver(self, task_id: str, state: TaskState | None) -> None:
+        if task_id in self.pending:
+            self.pending.remove(task_id)
+            self.ended[task_id] = state
+            self._news.set()
+
+    def fail(self, error: HorsiesError) -> None:
+        self._error = error
+        self._news.set()
+
+
+class _Idle(Exception):
+    """Nobody waits any more."""
+
+
+class Hub:
+    """Listens and reads for every waiter of one event loop on one database."""
+
+    def __init__(self, database: Database, *, listens: bool, poll_seconds: float = POLL_SECONDS) -> None:
+        self._database = database
+        self._listens = listens
+        self._poll_seconds = poll_seconds
+        self._waiters: defaultdict[str, set[Waiter]] = defaultdict(set)
+        self._unread: set[str] = set()
+        self._wake = asyncio.Event()
+        self._retry_seconds = FIRST_RETRY_SECONDS
+        self._task: asyncio.Task[None] | None = None
+
+    @asynccontextmanager
+    async def subscribe(self, task_ids: Collection[str]) -> AsyncIterator[Waiter]:
+        """Tell a waiter of the end of these tasks, also of an end that came before."""
+        waiter = Waiter(task_ids)
+        for task_id in task_ids:
+            self._waiters[task_id].add(waiter)
+        self._read_again(task_ids)
+        if self._task is None or self._task.done():
+            # In a context of its own: it logs for all waiters, not for the one that came first.
+            self._task = asyncio.get_running_loop().create_task(self._serve(), context=contextvars.Context())
+        try:
+            yield waiter
+        finally:
+            for task_id in task_ids:
+                self._waiters[task_id].discard(waiter)
+                if not self._waiters[task_id]:
+                    del self._waiters[task_id]
+            self._wake.set()
+
+    async def _serve(self) -> None:
+        while True:
+            try:
+                await self._serve_while_connected()
+            except _Idle:
+                return
+            except DatabaseUnreachable as lost:
+                log.warning("Trying again in %.1f s: %s", self._retry_seconds, lost)
+            except HorsiesError as error:
+                self._fail(error)
+                return
+            except Exception as error:
+                log.exception("The hub of %s failed", self._database.address)
+                self._fail(HorsiesError(f"waiting failed: {type(error).__name__}; see the log of this process"))
+                return
+            await asyncio.sleep(self._retry_seconds)
+            self._retry_seconds = min(self._retry_seconds * 2, MAX_RETRY_SECONDS)
+
+    async def _serve_while_connected(self) -> None:
+        loop = asyncio.get_running_loop()
+        async with AsyncExitStack() as opened:
+            parts = []
+            if self._listens:
+                listener = await listen_async(self._database)
+                opened.push_async_callback(listener.close)
+                parts.append(loop.create_task(self._listen(listener)))
+            reader = await self._database.connect_async()
+            opened.push_async_callback(reader.close)
+            await reader.set_autocommit(True)
+            # Whatever ended while nobody listened is found by reading everything.
+            self._read_again(self._waiters)
+            parts.append(loop.create_task(self._read(reader)))
+            self._retry_seconds = FIRST_RETRY_SECONDS
+            try:
+                ended, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+                for part in ended:
+                    part.result()
+            finally:
+                for part in parts:
+                    part.cancel()
+                await asyncio.gather(*parts, return_exceptions=True)
+
+    async def _listen(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        with self._database.translated():
+            async for message in connection.notifies():
+                if message.channel == TASK_DONE and message.payload in self._waiters:
+                    self._read_again((message.payload,))
+        raise DatabaseUnreachable(f"{self._database.address} closed the listening connection")
+
+    async def _read(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        loop = asyncio.get_running_loop()
+        with self._database.translated():
+            wire = Wire(await run_async(connection, detect_schema))
+            next_poll = loop.time() + self._poll_seconds
+            while True:
+                self._wake.clear()
+                unread, self._unread = self._unread & self._waiters.keys(), set()
+                if unread:
+                    self._deliver(unread, await run_async(connection, partial(scripts.read_states, wire, unread)))
+                    continue
+                pause = next_poll - loop.time() if self._waiters else LINGER_SECONDS
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), max(pause, 0))
+                    continue
+                if not self._waiters:
+                    raise _Idle
+                self._unread.update(self._waiters)
+                next_poll = loop.time() + self._poll_seconds
+
+    def _read_again(self, task_ids: Iterable[str]) -> None:
+        self._unread.update(task_ids)
+        self._wake.set()
+
+    def _deliver(self, task_ids: Collection[str], states: Mapping[str, TaskState]) -> None:
+        for task_id in task_ids:
+            state = states.get(task_id)
+            if state is None or state.is_terminal:
+                for waiter in self._waiters.get(task_id, ()):
+                    waiter.deliver(task_id, state)
+
+    def _fail(self, error: HorsiesError) -> None:
+        for waiter in {waiter for waiters in self._waiters.values() for waiter in waiters}:
+            waiter.fail(error)
+
+
+_hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Hashable, Hub]] = WeakKeyDictionary()
+
+
+def hub_of(database: Database, *, listens: bool) -> Hub:
+    """The hub of the running event loop for a database."""
+    hubs = _hubs.setdefault(asyncio.get_running_loop(), {})
+    key = (listens, *sorted(database.listen_args.items()), *sorted(database.connect_args.items()))
+    if key not in hubs:
+        hubs[key] = Hub(database, listens=listens)
+    return hubs[key]

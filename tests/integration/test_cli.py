@@ -1,0 +1,347 @@
+"""``airflow horsies`` on real databases, with real workers and as a command of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from airflow_horsies.cli import main
+from airflow_horsies.embedded.postgres import EmbeddedPostgres
+from airflow_horsies.hook import HorsiesHook
+from airflow_horsies.models import RetryPolicy, TaskInstanceKey, TaskSpec, TaskState
+from tests.integration.conftest import MakeHook, make_worker
+from tests.integration.pgbouncer import pgbouncer
+from tests.integration.releases import IN_PLACE, MOVED
+
+SECONDS = 60
+PASSWORD = "s3cret-word"
+
+
+@dataclass
+class Ended:
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def findings(self) -> dict[str, tuple[str, str]]:
+        """What ``check --output json`` found: status and message by check."""
+        return {item["check"]: (item["status"], item["message"]) for item in json.loads(self.out)}
+
+    @property
+    def statuses(self) -> dict[str, str]:
+        return {check: status for check, (status, _) in self.findings.items()}
+
+
+Run = Callable[..., Ended]
+
+
+def connection_json(postgres: EmbeddedPostgres, database: str, **changed: Any) -> str:
+    info = postgres.conninfo(database)
+    return json.dumps(
+        {
+            "conn_type": "horsies",
+            "host": info["host"],
+            "port": info["port"],
+            "login": info["user"],
+            "password": info["password"],
+            "schema": info["dbname"],
+            **changed,
+        }
+    )
+
+
+@pytest.fixture
+def run(
+    postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Run]:
+    """Runs a command of ``airflow horsies`` on a database, in this process."""
+
+    def run(database: str, *argv: str, **changed: Any) -> Ended:
+        monkeypatch.setenv("AIRFLOW_CONN_HORSIES_DEFAULT", connection_json(postgres, database, **changed))
+        code, said = 0, ""
+        try:
+            main(argv)
+        except SystemExit as ended:
+            code = ended.code if isinstance(ended.code, int) else 1
+            said = ended.code if isinstance(ended.code, str) else ""
+        told = capsys.readouterr()
+        ended_with = Ended(code, told.out, told.err + said)
+        for secret in (postgres.conninfo()["password"], PASSWORD):
+            assert secret not in ended_with.out + ended_with.err
+        return ended_with
+
+    yield run
+
+
+@pytest.fixture
+def hook(make_hook: MakeHook, served_database: str) -> HorsiesHook:
+    return make_hook(served_database)
+
+
+def administer(postgres: EmbeddedPostgres, database: str, *statements: str) -> None:
+    with psycopg.connect(**postgres.conninfo(database), autocommit=True) as connection:
+        for statement in statements:
+            connection.execute(statement.encode())
+
+
+def test_check_of_a_database_with_a_live_worker_is_ok(run: Run, served_database: str, hook: HorsiesHook) -> None:
+    assert run(served_database, "db", "migrate").code == 0
+    checked = run(served_database, "check")
+    assert checked.code == 0, checked.out
+    assert {line.split()[0] for line in checked.out.splitlines()} == {"OK"}
+    (worker,) = [worker for worker in hook.workers() if worker.alive]
+    assert f"{worker.hostname}:{worker.pid} serves default" in checked.out
+
+
+def test_check_tells_who_waits_and_that_nobody_works(run: Run, database: str, make_hook: MakeHook) -> None:
+    hook = make_hook(database)
+    hook.enqueue_many(TaskSpec(task_name="add", queue="reports") for _ in range(2))
+    hook.enqueue(TaskSpec(task_name="add", queue="later", delay=timedelta(hours=1)))
+    checked = run(database, "check", "--output", "json")
+    assert checked.code == 0
+    assert checked.statuses == {
+        "connection": "OK",
+        "clock": "OK",
+        "notifications": "OK",
+        "schema": "OK",
+        "privileges": "OK",
+        "ledger": "WARN",
+        "workers": "WARN",
+        "worker releases": "SKIP",
+        "queues": "WARN",
+    }
+    assert "no live worker serves 'reports' (2 waiting, the oldest since 20" in checked.findings["queues"][1]
+    assert "later" not in checked.findings["queues"][1]
+
+
+def test_check_of_a_database_without_horsies_fails_and_skips_the_rest(run: Run, empty_database: str) -> None:
+    checked = run(empty_database, "check", "--output", "json")
+    assert checked.code == 1
+    assert checked.statuses["schema"] == "FAIL"
+    assert [check for check, status in checked.statuses.items() if status == "SKIP"] == [
+        "privileges",
+        "workers",
+        "worker releases",
+        "queues",
+    ]
+
+
+def test_check_of_a_wrong_password_fails_at_once(run: Run, empty_database: str) -> None:
+    checked = run(empty_database, "check", "--output", "json", password=PASSWORD)
+    assert checked.code == 1
+    status, message = checked.findings.pop("connection")
+    assert status == "FAIL"
+    assert "refused the log-in" in message and "'horsies_default'" in message
+    assert {status for check, status in checked.statuses.items() if check != "connection"} == {"SKIP"}
+
+
+@pytest.fixture
+def stranger(postgres: EmbeddedPostgres, database: str) -> Iterator[str]:
+    """A user with no privilege at all."""
+    name = f"stranger of {database}"
+    with psycopg.connect(**postgres.conninfo(database), autocommit=True) as connection:
+        role = sql.Identifier(name)
+        connection.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(role, sql.Literal(PASSWORD)))
+        yield name
+        connection.execute(sql.SQL("DROP OWNED BY {}").format(role))
+        connection.execute(sql.SQL("DROP ROLE {}").format(role))
+
+
+def test_grants_that_check_names_are_all_that_is_needed(
+    run: Run, database: str, stranger: str, postgres: EmbeddedPostgres, make_hook: MakeHook
+) -> None:
+    as_stranger = {"login": stranger, "password": PASSWORD}
+    checked = run(database, "check", "--output", "json", **as_stranger)
+    assert checked.code == 1
+    assert (checked.statuses["schema"], checked.statuses["privileges"], checked.statuses["ledger"]) == ("FAIL",) * 3
+    for check in ("privileges", "ledger"):
+        _, *grants = checked.findings[check][1].splitlines()
+        administer(postgres, database, *grants)
+    assert run(database, "db", "migrate", **as_stranger).code == 0
+    checked = run(database, "check", "--output", "json", **as_stranger)
+    assert checked.code == 0
+    assert (checked.statuses["privileges"], checked.statuses["ledger"]) == ("OK", "OK")
+
+    hook = make_hook(database, **as_stranger)
+    sent = hook.submit(
+        TaskSpec(task_name="add"), TaskInstanceKey(dag_id="d", run_id="r", task_id="t"), life=1, try_number=1
+    )
+    cancelled = run(database, "cancel", sent.task_id, **as_stranger)
+    assert (cancelled.code, cancelled.out) == (0, f"Task {sent.task_id} was cancelled\n")
+
+
+def test_grants_on_our_own_tables_are_named_too(
+    run: Run, database: str, stranger: str, postgres: EmbeddedPostgres
+) -> None:
+    assert run(database, "db", "migrate").code == 0
+    as_stranger = {"login": stranger, "password": PASSWORD}
+    status, message = run(database, "check", "--output", "json", **as_stranger).findings["ledger"]
+    _, *grants = message.splitlines()
+    assert status == "FAIL" and f'GRANT INSERT ON airflow_horsies.submissions TO "{stranger}";' in grants
+    administer(postgres, database, *grants)
+    assert run(database, "check", "--output", "json", **as_stranger).statuses["ledger"] == "OK"
+
+
+@pytest.mark.parametrize("release", [MOVED], indirect=True)
+def test_worker_of_an_older_generation_is_found_out(
+    run: Run, database: str, postgres: EmbeddedPostgres, tmp_path: Path
+) -> None:
+    with make_worker(postgres, database, IN_PLACE, tmp_path) as worker:
+        checked = run(database, "check", "--output", "json")
+        assert checked.code == 1
+        status, message = checked.findings["worker releases"]
+        assert status == "FAIL"
+        assert f":{worker.process.pid}: it is of horsies 0.4 or older. Upgrade its horsies and restart it" in message
+
+
+def test_worker_that_runs_since_before_an_upgrade_is_found_out(
+    run: Run, served_database: str, postgres: EmbeddedPostgres
+) -> None:
+    shift = "UPDATE horsies_schema_version SET applied_at = applied_at {} interval '2 hours'"
+    administer(postgres, served_database, shift.format("+"))
+    try:
+        checked = run(served_database, "check", "--output", "json")
+    finally:
+        administer(postgres, served_database, shift.format("-"))
+    status, message = checked.findings["worker releases"]
+    assert (checked.code, status) == (0, "WARN")
+    assert "before the schema was upgraded" in message
+
+
+def test_check_tells_of_a_pooler_that_swallows_notifications(
+    run: Run, database: str, postgres: EmbeddedPostgres, tmp_path: Path
+) -> None:
+    with pgbouncer(postgres, tmp_path, pool_mode="transaction") as port:
+        checked = run(database, "check", "--output", "json", port=port)
+        assert checked.code == 1
+        status, message = checked.findings["notifications"]
+        assert status == "FAIL" and "listen_host" in message
+        polled = run(database, "check", "--output", "json", port=port, extra={"listen": "poll"})
+        assert (polled.code, polled.statuses["notifications"]) == (0, "OK")
+        direct = {"listen_port": postgres.port}
+        past = run(database, "check", "--output", "json", port=port, extra=direct)
+        assert (past.code, past.statuses["notifications"]) == (0, "OK")
+
+
+def test_attempts_of_a_retried_task_are_readable(run: Run, served_database: str, hook: HorsiesHook) -> None:
+    policy = RetryPolicy.fixed([1], auto_retry_for=["FLAKY"], jitter=False)
+    sent = hook.submit(
+        TaskSpec(task_name="fail", kwargs={"code": "FLAKY"}, retry_policy=policy),
+        TaskInstanceKey(dag_id="sales", run_id="manual__1", task_id="load", map_index=3),
+        life=1,
+        try_number=1,
+    )
+    (task,) = hook.wait([sent.task_id], timeout_seconds=SECONDS)
+    headline, _, _, first, second, *_ = run(served_database, "attempts", sent.task_id).out.splitlines()
+    assert headline == (
+        f"fail {task.id}: FAILED, queue default, 1 of 1 retries used, sent by sales.load[3] of run manual__1 (try 1)"
+    )
+    worker = f"{task.attempts[0].hostname}:{task.attempts[0].pid}"
+    for number, line, will_retry in (("1", first, "yes"), ("2", second, "no")):
+        cells = [cell.strip() for cell in line.split("|")]
+        assert (cells[0], cells[1], cells[4]) == (number, "FAILED", "FLAKY")
+        assert cells[5:] == ["asked to fail with FLAKY", will_retry, worker]
+    told = json.loads(run(served_database, "attempts", sent.task_id, "-o", "json").out)
+    assert [attempt["will_retry"] for attempt in told["attempts"]] == [True, False]
+    assert told["sent_by"][0]["map_index"] == 3
+
+
+def test_pages_of_a_listing_follow_one_another(run: Run, database: str, make_hook: MakeHook) -> None:
+    hook = make_hook(database)
+    ids = set(hook.enqueue_many(TaskSpec(task_name="add", queue="paged") for _ in range(5)))
+    hook.enqueue(TaskSpec(task_name="add", queue="other"))
+    seen: list[str] = []
+    before: list[str] = []
+    while True:
+        page = run(database, "tasks", "--queue", "paged", "--state", "pending", "--limit", "2", "-o", "json", *before)
+        seen += [task["id"] for task in json.loads(page.out)]
+        if "More: " not in page.err:
+            break
+        before = page.err.strip().removeprefix("More: ").split()
+    assert len(seen) == 5
+    assert set(seen) == ids
+
+
+def test_cancel_tells_the_outcome(run: Run, served_database: str, hook: HorsiesHook) -> None:
+    waiting = hook.enqueue(TaskSpec(task_name="add", kwargs={"a": 1, "b": 1}, delay=timedelta(hours=1)))
+    assert run(served_database, "cancel", waiting).out == f"Task {waiting} was cancelled\n"
+    assert run(served_database, "cancel", waiting).out == f"Task {waiting} was already cancelled\n"
+    done = hook.enqueue(TaskSpec(task_name="add", kwargs={"a": 1, "b": 1}))
+    hook.wait([done], timeout_seconds=SECONDS)
+    finished = run(served_database, "cancel", done)
+    assert (finished.code, finished.out) == (0, f"Task {done} had already finished as COMPLETED\n")
+    unknown = run(served_database, "cancel", "00000000-0000-7000-8000-000000000000")
+    assert unknown.code == 1
+    assert unknown.err.startswith("error: there is no task 00000000-0000-7000-8000-000000000000")
+
+
+def test_database_commands_do_what_they_say(run: Run, database: str, make_hook: MakeHook) -> None:
+    assert run(database, "db", "migrate").out.startswith("Applied submissions_")
+    assert run(database, "db", "migrate", "--output", "json").out == "[]\n"
+    hook = make_hook(database)
+    instance = TaskInstanceKey(dag_id="d", run_id="r", task_id="t")
+    hook.submit(TaskSpec(task_name="add"), instance, life=1, try_number=1)
+    changed = run(database, "db", "change-base-url", "--old", hook.base_url, "--new", "http://new", "-o", "json")
+    assert json.loads(changed.out) == {"changed": 1}
+    assert json.loads(run(database, "db", "prune", "--output", "json").out) == {"forgotten": 0}
+
+
+# -- as a command of its own -----------------------------------------------------------------------------------------
+
+
+def command(*argv: str | Path, environ: dict[str, str]) -> Ended:
+    done = subprocess.run(
+        [str(part) for part in argv], capture_output=True, text=True, env=os.environ | environ, check=False
+    )
+    assert "Traceback" not in done.stderr
+    return Ended(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.mark.parametrize("release", [MOVED], indirect=True)
+def test_airflow_itself_runs_the_commands_on_a_connection_it_stores(
+    database: str, make_hook: MakeHook, postgres: EmbeddedPostgres, tmp_path: Path
+) -> None:
+    task_id = make_hook(database).enqueue(TaskSpec(task_name="add"))
+    environ = {"AIRFLOW_HOME": str(tmp_path)}
+    airflow = Path(sys.executable).with_name("airflow")
+    assert command(airflow, "db", "migrate", environ=environ).code == 0
+    added = command(
+        *(airflow, "connections", "add", "horsies_stored", "--conn-json", connection_json(postgres, database)),
+        environ=environ,
+    )
+    assert added.code == 0, added.err
+    listed = command(airflow, "horsies", "tasks", "--conn-id", "horsies_stored", "-o", "json", environ=environ)
+    assert listed.code == 0, listed.err
+    assert [(task["id"], task["state"]) for task in json.loads(listed.out)] == [(task_id, TaskState.PENDING)]
+    cancelled = command(airflow, "horsies", "cancel", task_id, "--conn-id", "horsies_stored", environ=environ)
+    assert (cancelled.code, cancelled.out) == (0, f"Task {task_id} was cancelled\n")
+
+
+def test_module_runs_without_airflows_command(empty_database: str, postgres: EmbeddedPostgres, tmp_path: Path) -> None:
+    environ = {
+        "AIRFLOW_HOME": str(tmp_path),
+        "AIRFLOW_CONN_EMPTY": connection_json(postgres, empty_database),
+    }
+    module = (sys.executable, "-m", "airflow_horsies.cli")
+    checked = command(*module, "check", "--conn-id", "empty", environ=environ)
+    assert checked.code == 1
+    assert "FAIL  schema           the database has no table horsies_tasks" in checked.out
+    missing = command(*module, "check", "--conn-id", "nowhere", environ=environ)
+    assert (missing.code, missing.out) == (1, "")
+    (line,) = [line for line in missing.err.splitlines() if line.startswith("error: ")]
+    assert "no Airflow connection 'nowhere'" in line
+    assert "airflow connections add nowhere --conn-type horsies" in line
