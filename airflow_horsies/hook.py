@@ -392,6 +392,18 @@ class HorsiesHook(PostgresHook):
         self.ensure_ledger()
         return self._write(lambda wire: submissions.cancel_and_signal(wire, wanted, states=states))
 
+    def cancel_many(self, task_ids: Iterable[str]) -> dict[str, CancelOutcome]:
+        """
+        Cancel many tasks in one transaction, whatever their live state; those that do not exist are left out.
+
+        .. code-block:: python
+
+            outcomes = hook.cancel_many(ids)
+        """
+        wanted = _canonical_ids(task_ids)
+        self.ensure_ledger()
+        return self._write(lambda wire: submissions.cancel_many_and_signal(wire, wanted))
+
     # -- the asynchronous side ---------------------------------------------------------------------------------------
 
     async def get_task_async(self, task_id: str) -> TaskView:
@@ -412,20 +424,21 @@ class HorsiesHook(PostgresHook):
         """As :meth:`workers`, for triggers: ``workers = await hook.workers_async()``."""
         return await self._read_async(scripts.read_workers)
 
+    async def submissions_of_async(self, task_instance: TaskInstanceKey) -> list[Submission]:
+        """As :meth:`submissions_of`, for triggers: ``sent = await hook.submissions_of_async(instance)``."""
+        await self._postgres_async()
+        namespace = self.namespace
+        return await self._read_async(lambda _: submissions.read_submissions(namespace, task_instance))
+
     async def cancel_async(self, task_id: str, *, states: Collection[TaskState] = LIVE_STATES) -> CancelOutcome:
         """As :meth:`cancel`, for triggers: ``outcome = await hook.cancel_async(task_id)``."""
         wanted = require_task_id(task_id)
-        database = await self._postgres_async()
-        with database.translated():
-            connection = await database.connect_async()
-            async with connection:
-                await connection.set_autocommit(True)
-                schema = await run_async(connection, detect_schema)
-                schema.require_writable()
-                await run_async(connection, ledger_schema.migrate)
-                return await run_async(
-                    connection, lambda: submissions.cancel_and_signal(Wire(schema), wanted, states=states)
-                )
+        return await self._write_async(lambda wire: submissions.cancel_and_signal(wire, wanted, states=states))
+
+    async def cancel_many_async(self, task_ids: Iterable[str]) -> dict[str, CancelOutcome]:
+        """As :meth:`cancel_many`, for triggers: ``outcomes = await hook.cancel_many_async(ids)``."""
+        wanted = _canonical_ids(task_ids)
+        return await self._write_async(lambda wire: submissions.cancel_many_and_signal(wire, wanted))
 
     async def wait_async(self, task_ids: Iterable[str], *, timeout_seconds: float | None = None) -> list[TaskView]:
         """As :meth:`wait`, on an event loop: ``(task,) = await hook.wait_async([task_id])``."""
@@ -677,6 +690,16 @@ class HorsiesHook(PostgresHook):
                 await connection.set_autocommit(True)
                 wire = Wire(await run_async(connection, detect_schema))
                 return await run_async(connection, lambda: make_script(wire))
+
+    async def _write_async(self, make_script: _WireScript[T]) -> T:
+        database = await self._postgres_async()
+        with database.translated():
+            async with await database.connect_async() as connection:
+                await connection.set_autocommit(True)
+                schema = await run_async(connection, detect_schema)
+                schema.require_writable()
+                await run_async(connection, ledger_schema.migrate)
+                return await run_async(connection, lambda: make_script(Wire(schema)))
 
     def _drop_ended(self, waiting: set[str]) -> None:
         _drop_ended(waiting, self._read(lambda wire: scripts.read_states(wire, waiting)))

@@ -128,6 +128,19 @@ def cancel_and_signal(
     return outcome
 
 
+def cancel_many_and_signal(wire: Wire, task_ids: Collection[str]) -> Script[dict[str, CancelOutcome]]:
+    """Cancel those that are live; in the order of their ids, so that two of these cannot deadlock."""
+    outcomes: dict[str, CancelOutcome] = {}
+    for task_id, state in sorted((yield from read_states(wire, task_ids)).items()):
+        if state is TaskState.CANCELLED:
+            outcomes[task_id] = CancelOutcome.ALREADY_CANCELLED
+        elif state.is_terminal:
+            outcomes[task_id] = CancelOutcome.ALREADY_FINISHED
+        else:
+            outcomes[task_id] = yield from cancel_and_signal(wire, task_id)
+    return outcomes
+
+
 def change_base_url(namespace: str, *, old: str, new: str) -> Script[int]:
     """The deployment moved: its submissions stay its own. Returns how many there were."""
     rows = yield Statement(sql_text(PACKAGE, "change_base_url"), {"namespace": namespace, "old": old, "new": new})

@@ -84,7 +84,8 @@ def decode_kwargs(task_id: str, text: str | None, rerun_input: str | None) -> Ma
     if text is not None:
         kwargs = _loads(task_id, "kwargs", text)
     elif rerun_input is not None:
-        kwargs = _loads(task_id, "rerun input", rerun_input).get("kwargs")
+        envelope = _loads(task_id, "rerun input", rerun_input)
+        kwargs = envelope.get("kwargs") if isinstance(envelope, dict) else None
     else:
         return None
     if not isinstance(kwargs, dict):
@@ -119,7 +120,7 @@ def decode_attempts(task_id: str, text: str | None) -> tuple[Attempt, ...]:
     if text is None:
         return ()
     rows = _loads(task_id, "attempts", text)
-    if not isinstance(rows, list) or any(len(row) != ATTEMPT_FIELDS for row in rows):
+    if not isinstance(rows, list) or not all(isinstance(row, list) and len(row) == ATTEMPT_FIELDS for row in rows):
         raise WireError(f"the attempts of task {task_id} are not rows of {ATTEMPT_FIELDS} fields")
     return tuple(
         Attempt(
