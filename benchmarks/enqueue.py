@@ -1,6 +1,6 @@
 """How much faster is enqueue_many than one INSERT per transaction? Both in one run, on one durable Postgres.
 
-    .venv/bin/python benchmarks/enqueue.py [--tasks 20000] [--rounds 3]
+.venv/bin/python benchmarks/enqueue.py [--tasks 20000] [--rounds 3]
 """
 
 from __future__ import annotations

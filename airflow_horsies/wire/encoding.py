@@ -19,6 +19,9 @@ from airflow_horsies.models import RetryPolicy, TaskSpec
 
 DEFAULT_MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
 INLINE_RERUN_INPUT_BYTES = 65_536
+# Deeper than any worker's JSON parser goes, and more digits than Python itself turns into text.
+MAX_NESTING = 200
+MAX_INTEGER_BITS = 10_000
 RESERVED_KEY_PREFIXES = ("__h_", "__horsies_")
 RESERVED_KEYS = frozenset({"__builtin_task_code__"})
 COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
@@ -165,8 +168,10 @@ def _retry_policy(policy: RetryPolicy) -> dict[str, Any]:
     return encoded
 
 
-def _json_value(value: Any, path: str) -> Any:
+def _json_value(value: Any, path: str, depth: int = 0) -> Any:
     """The plain JSON form of a value. Tuples become lists; anything else JSON lacks is refused."""
+    if depth > MAX_NESTING:
+        raise InvalidTask("kwargs", f"are nested more than {MAX_NESTING} deep, or contain themselves")
     # bool, str and int by exact type or plain subclass: an Enum's or numpy's own type would not survive.
     match value:
         case None | bool():
@@ -174,15 +179,17 @@ def _json_value(value: Any, path: str) -> Any:
         case str():
             return str.__str__(value)
         case int():
+            if value.bit_length() > MAX_INTEGER_BITS:
+                raise InvalidTask(path, f"is a whole number of {value.bit_length()} bits; pass it as a string")
             return int(value)
         case float():
             if not math.isfinite(value):
                 raise InvalidTask(path, f"is {value!r}, which JSON does not have; pass None or a string")
             return float(value)
         case list() | tuple():
-            return [_json_value(item, f"{path}[{index}]") for index, item in enumerate(value)]
+            return [_json_value(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(value)]
         case Mapping():
-            return {_json_key(key, path): _json_value(item, f"{path}.{key}") for key, item in value.items()}
+            return {_json_key(key, path): _json_value(item, f"{path}.{key}", depth + 1) for key, item in value.items()}
     hint = "; pass value.isoformat()" if hasattr(value, "isoformat") else ""
     raise InvalidTask(path, f"is of type {type(value).__name__}, which JSON does not have{hint}")
 

@@ -33,6 +33,9 @@ from tests.integration.releases import IN_PLACE, MOVED
 PASSWORD = "not-to-be-seen"
 UNKNOWN_ID = "01a1e223-68a7-7210-ad76-a42348fdcb7c"
 
+ENDLESS: list[Any] = []
+ENDLESS.append(ENDLESS)
+
 BAD_SPECS: dict[str, tuple[dict[str, Any], str]] = {
     "empty name": ({"task_name": ""}, "task_name: must not be empty"),
     "name of another type": ({"task_name": 7}, "task_name: must be a string"),
@@ -56,6 +59,8 @@ BAD_SPECS: dict[str, tuple[dict[str, Any], str]] = {
     "lone surrogate": ({"kwargs": {"a": "\udc00"}}, "kwargs: hold a lone surrogate"),
     "datetime": ({"kwargs": {"a": datetime(2031, 1, 1)}}, r"kwargs\.a: is of type datetime.*isoformat"),
     "key of another type": ({"kwargs": {1: 1}}, "kwargs: has the key 1; keys must be strings"),
+    "contains itself": ({"kwargs": {"a": ENDLESS}}, "kwargs: are nested more than 200 deep"),
+    "enormous number": ({"kwargs": {"a": 10**5000}}, r"kwargs\.a: is a whole number of 16610 bits"),
     "too large": ({"kwargs": {"a": "x" * 9_000_000}}, "kwargs: are 9,000,00. bytes.*max_payload_bytes"),
     "unknown retention class": ({"retention": "no_such_class"}, "retention: 'no_such_class'"),
     "retry policy of another type": ({"retry_policy": {"max_retries": 3}}, "retry_policy: must be a RetryPolicy"),
