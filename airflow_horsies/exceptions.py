@@ -110,12 +110,24 @@ class TaskFailed(TaskError):
     """The task ended FAILED."""
 
 
+class WorkerLost(TaskFailed):
+    """The task ended FAILED because its worker died or stopped answering."""
+
+
 class TaskCancelled(TaskError):
     """The task ended CANCELLED."""
 
 
 class TaskExpired(TaskError):
     """The task ended EXPIRED."""
+
+
+class QueueNotServed(TaskError):
+    """The task waits in a queue that no live worker serves."""
+
+
+class BatchFailed(TaskError):
+    """Too many tasks of a batch did not complete; ``task_id`` is the first of them."""
 
 
 class WaitTimeout(TaskError):

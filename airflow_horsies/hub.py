@@ -104,8 +104,13 @@ class Hub:
             try:
                 await self._serve_while_connected()
             except _Idle:
-                return
+                # Somebody may have come while the connections were being closed.
+                if not self._waiters:
+                    return
+                continue
             except DatabaseUnreachable as lost:
+                if not self._waiters:
+                    return
                 log.warning("Trying again in %.1f s: %s", self._retry_seconds, lost)
             except HorsiesError as error:
                 self._fail(error)
@@ -189,6 +194,9 @@ _hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Hashable, Hub]] = WeakK
 
 def hub_of(database: Database, *, listens: bool) -> Hub:
     """The hub of the running event loop for a database."""
+    # A hub refers to its loop, so the entry of a loop that was closed would stay for ever.
+    for closed in [loop for loop in _hubs if loop.is_closed()]:
+        del _hubs[closed]
     hubs = _hubs.setdefault(asyncio.get_running_loop(), {})
     key = (listens, *sorted(database.listen_args.items()), *sorted(database.connect_args.items()))
     if key not in hubs:

@@ -47,6 +47,23 @@ CONNECTION_TYPE: dict[str, Any] = {
     },
 }
 
+CONFIG: dict[str, Any] = {
+    "horsies": {
+        "description": "How Airflow's own components, which no DAG author configures, work with horsies.",
+        "options": {
+            "conn_id": {
+                "description": "The connection through which the api-server reads what task instances submitted, for "
+                "the operators' link and the UI. It must lead to the database and the namespace that the operators "
+                "submit to.",
+                "version_added": "0.1.0",
+                "type": "string",
+                "example": None,
+                "default": "horsies_default",
+            },
+        },
+    },
+}
+
 
 def get_provider_info() -> dict[str, Any]:
     """The provider's metadata, as the entry point apache_airflow_provider gives it to Airflow."""
@@ -56,7 +73,14 @@ def get_provider_info() -> dict[str, Any]:
         "description": "Run work on horsies, the Postgres-backed task queue, while Airflow orchestrates.",
         "versions": [__version__],
         "integrations": [{"integration-name": "Horsies", "tags": ["software"]}],
+        "operators": [{"integration-name": "Horsies", "python-modules": ["airflow_horsies.operators"]}],
         "hooks": [{"integration-name": "Horsies", "python-modules": ["airflow_horsies.hook"]}],
+        "sensors": [{"integration-name": "Horsies", "python-modules": ["airflow_horsies.sensors"]}],
+        "triggers": [{"integration-name": "Horsies", "python-modules": ["airflow_horsies.triggers"]}],
+        "task-decorators": [{"name": "horsies", "class-name": "airflow_horsies.decorators.horsies_task"}],
+        "notifications": ["airflow_horsies.notifications.HorsiesNotifier"],
         "connection-types": [CONNECTION_TYPE],
         "cli": ["airflow_horsies.cli.get_cli_commands"],
+        "extra-links": ["airflow_horsies.links.HorsiesAttemptsLink"],
+        "config": CONFIG,
     }

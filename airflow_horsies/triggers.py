@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
@@ -11,11 +12,12 @@ from typing import Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
-from airflow_horsies.exceptions import HorsiesError, TaskNotFound
+from airflow_horsies.exceptions import DatabaseUnreachable, HorsiesError, TaskNotFound
 from airflow_horsies.hook import HorsiesHook
-from airflow_horsies.hub import Waiter
-from airflow_horsies.models import TaskInstanceKey, TaskState
+from airflow_horsies.hub import POLL_SECONDS, Waiter
+from airflow_horsies.models import QueueDepth, Submission, TaskInstanceKey, TaskState
 
+RETRY_SECONDS = 5.0
 KILL_REACHES_TRIGGERS = hasattr(BaseTrigger, "on_kill")
 
 
@@ -78,15 +80,23 @@ class HorsiesTrigger(BaseTrigger):
 
     async def _event(self) -> dict[str, Any]:
         hook = self._hook()
-        try:
-            task_ids = await self._find_task_ids(hook)
-            async with hook.subscribe(task_ids) as waiter:
-                reason = await self._wait(hook, waiter)
-        except TaskNotFound as error:
-            return self._payload(Reason.NOT_FOUND, str(error))
-        except HorsiesError as error:
-            return self._payload(Reason.ERROR, str(error))
-        return self._payload(reason)
+        while True:
+            try:
+                return self._payload(await self._watch(hook))
+            except TaskNotFound as error:
+                return self._payload(Reason.NOT_FOUND, str(error))
+            except DatabaseUnreachable as lost:
+                # The hub outlives a restart of the database, so what is asked beside it must, too.
+                if self._is_over():
+                    return self._payload(Reason.TIMED_OUT, str(lost))
+                self.log.warning("Trying again in %.1f s: %s", RETRY_SECONDS, lost)
+                await asyncio.sleep(RETRY_SECONDS)
+            except HorsiesError as error:
+                return self._payload(Reason.ERROR, str(error))
+
+    async def _watch(self, hook: HorsiesHook) -> Reason:
+        async with hook.subscribe(await self._find_task_ids(hook)) as waiter:
+            return await self._wait(hook, waiter)
 
     async def _wait(self, hook: HorsiesHook, waiter: Waiter) -> Reason:
         queue_deadline = self.queue_deadline
@@ -96,7 +106,7 @@ class HorsiesTrigger(BaseTrigger):
                 async with asyncio.timeout(_seconds_until(min(instants)) if instants else None):
                     await waiter.news()
             except TimeoutError:
-                if self.deadline and _seconds_until(datetime.fromisoformat(self.deadline)) <= 0:
+                if self._is_over():
                     return Reason.TIMED_OUT
                 queue_deadline = None
                 if await self._is_unserved(hook, waiter.pending):
@@ -133,6 +143,9 @@ class HorsiesTrigger(BaseTrigger):
             map_index=instance.map_index,
         )
         return bool(states.get(instance.run_id, {}).get(instance.task_id) != "deferred")
+
+    def _is_over(self) -> bool:
+        return self.deadline is not None and _seconds_until(datetime.fromisoformat(self.deadline)) <= 0
 
     def _payload(self, reason: Reason, message: str | None = None) -> dict[str, Any]:
         return {"reason": reason.value, "message": message, "task_ids": self.task_ids}
@@ -197,6 +210,193 @@ class HorsiesBatchTrigger(HorsiesTrigger):
         submissions = await hook.submissions_of_async(TaskInstanceKey(**self.submitter))
         latest = {each.position: each.horsies_task_id for each in submissions if each.life == self.life}
         return list(latest.values())
+
+
+class HorsiesSensorTrigger(HorsiesTrigger):
+    """
+    Wait for tasks that somebody else sent; it never cancels them.
+
+    :param task_ids: the tasks to wait for.
+    :param failed_states: fire as soon as one of them ended in such a state.
+    :param horsies_conn_id: the connection to their database.
+    :param deadline: an ISO time after which to give up.
+    """
+
+    def __init__(
+        self,
+        *,
+        task_ids: Sequence[str],
+        failed_states: Iterable[str] = (),
+        horsies_conn_id: str = HorsiesHook.default_conn_name,
+        deadline: str | None = None,
+    ) -> None:
+        super().__init__(task_ids=task_ids, horsies_conn_id=horsies_conn_id, deadline=deadline, cancel_on_kill=False)
+        self.failed_states = sorted(failed_states)
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return "airflow_horsies.triggers.HorsiesSensorTrigger", {
+            "task_ids": self.task_ids,
+            "failed_states": self.failed_states,
+            "horsies_conn_id": self.horsies_conn_id,
+            "deadline": self.deadline,
+        }
+
+    def _is_decided(self, ended: Mapping[str, TaskState | None]) -> bool:
+        return any(state in self.failed_states for state in ended.values())
+
+
+class HorsiesSubmissionTrigger(HorsiesSensorTrigger):
+    """
+    Wait until another task instance has submitted, and what it submitted last has ended.
+
+    :param task_instance: dag_id, run_id, task_id and map_index of that task instance.
+    :param allowed_states: the states all its tasks must end in; after another end it waits for the next submission.
+    :param failed_states: fire as soon as one of them ended in such a state.
+    :param poll_seconds: how often to look for a new submission; the end of a task wakes it at once.
+    """
+
+    def __init__(
+        self,
+        *,
+        task_instance: Mapping[str, Any],
+        allowed_states: Iterable[str] = (TaskState.COMPLETED.value,),
+        failed_states: Iterable[str] = (),
+        poll_seconds: float = POLL_SECONDS,
+        horsies_conn_id: str = HorsiesHook.default_conn_name,
+        deadline: str | None = None,
+    ) -> None:
+        super().__init__(task_ids=[], failed_states=failed_states, horsies_conn_id=horsies_conn_id, deadline=deadline)
+        self.submitter = dict(task_instance)
+        self.allowed_states = sorted(allowed_states)
+        self.poll_seconds = poll_seconds
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return "airflow_horsies.triggers.HorsiesSubmissionTrigger", {
+            "task_instance": self.submitter,
+            "allowed_states": self.allowed_states,
+            "failed_states": self.failed_states,
+            "poll_seconds": self.poll_seconds,
+            "horsies_conn_id": self.horsies_conn_id,
+            "deadline": self.deadline,
+        }
+
+    async def _find_task_ids(self, hook: HorsiesHook) -> list[str]:
+        return latest_task_ids(await hook.submissions_of_async(TaskInstanceKey(**self.submitter)))
+
+    async def _watch(self, hook: HorsiesHook) -> Reason:
+        task_ids = await self._find_task_ids(hook)
+        while True:
+            async with hook.subscribe(task_ids) as waiter:
+                reason, task_ids = await self._watch_while_latest(hook, waiter, task_ids)
+            if reason is not None:
+                return reason
+
+    async def _watch_while_latest(
+        self, hook: HorsiesHook, waiter: Waiter, task_ids: list[str]
+    ) -> tuple[Reason | None, list[str]]:
+        """What the end of the tasks means, or no reason and the ids of newer ones."""
+        while True:
+            await self._hear(waiter)
+            # A clear cancels the old tasks and submits new ones at once, so only the ends of the latest count.
+            latest = await self._find_task_ids(hook)
+            if latest != task_ids:
+                return None, latest
+            reason = self._reason(waiter) or (Reason.TIMED_OUT if self._is_over() else None)
+            if reason is not None:
+                return reason, latest
+
+    async def _hear(self, waiter: Waiter) -> None:
+        """Returns when the ends of the tasks mean something, or it is time to look for other tasks."""
+        pause = self.poll_seconds
+        if self.deadline:
+            pause = min(pause, _seconds_until(datetime.fromisoformat(self.deadline)))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause):
+                while self._reason(waiter) is None:
+                    await (waiter.news() if waiter.pending else asyncio.sleep(pause))
+
+    def _reason(self, waiter: Waiter) -> Reason | None:
+        states = waiter.ended.values()
+        if None in states:
+            return Reason.NOT_FOUND
+        if self._is_decided(waiter.ended):
+            return Reason.DECIDED
+        if states and not waiter.pending and all(state in self.allowed_states for state in states):
+            return Reason.ENDED
+        return None
+
+
+class HorsiesQueueTrigger(HorsiesTrigger):
+    """
+    Wait until a queue is served and holds few enough tasks.
+
+    :param queue: the horsies queue.
+    :param min_workers: how many live workers must serve it.
+    :param max_depth: fewer tasks than this must be ready to run; None is no bound.
+    :param poll_seconds: how often to look.
+    :param horsies_conn_id: the connection to its database.
+    :param deadline: an ISO time after which to give up.
+    """
+
+    def __init__(
+        self,
+        *,
+        queue: str,
+        min_workers: int = 1,
+        max_depth: int | None = None,
+        poll_seconds: float = POLL_SECONDS,
+        horsies_conn_id: str = HorsiesHook.default_conn_name,
+        deadline: str | None = None,
+    ) -> None:
+        super().__init__(task_ids=[], horsies_conn_id=horsies_conn_id, deadline=deadline, cancel_on_kill=False)
+        self.queue = queue
+        self.min_workers = min_workers
+        self.max_depth = max_depth
+        self.poll_seconds = poll_seconds
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return "airflow_horsies.triggers.HorsiesQueueTrigger", {
+            "queue": self.queue,
+            "min_workers": self.min_workers,
+            "max_depth": self.max_depth,
+            "poll_seconds": self.poll_seconds,
+            "horsies_conn_id": self.horsies_conn_id,
+            "deadline": self.deadline,
+        }
+
+    async def _watch(self, hook: HorsiesHook) -> Reason:
+        while True:
+            depth = depth_of(self.queue, await hook.queues_async())
+            if is_open(depth, min_workers=self.min_workers, max_depth=self.max_depth):
+                return Reason.ENDED
+            if self._is_over():
+                return Reason.TIMED_OUT
+            left = _seconds_until(datetime.fromisoformat(self.deadline)) if self.deadline else self.poll_seconds
+            await asyncio.sleep(min(self.poll_seconds, left))
+
+
+def latest_task_ids(submissions: Iterable[Submission]) -> list[str]:
+    """What a task instance submitted last, by position: earlier lives and rounds no longer count."""
+    submissions = list(submissions)
+    life = max((each.life for each in submissions), default=0)
+    latest: dict[int, Submission] = {}
+    for each in submissions:
+        if each.life == life and (each.position not in latest or latest[each.position].round < each.round):
+            latest[each.position] = each
+    return [latest[position].horsies_task_id for position in sorted(latest)]
+
+
+def depth_of(queue: str, queues: Iterable[QueueDepth]) -> QueueDepth:
+    """The depth of one queue; a queue nobody serves or fills is not listed."""
+    for each in queues:
+        if each.queue == queue:
+            return each
+    return QueueDepth(queue=queue, ready=0, delayed=0, claimed=0, running=0, oldest_ready_at=None, served_by=0)
+
+
+def is_open(depth: QueueDepth, *, min_workers: int, max_depth: int | None) -> bool:
+    """Whether enough workers serve the queue and it can take more tasks."""
+    return depth.served_by >= min_workers and (max_depth is None or depth.ready < max_depth)
 
 
 def _seconds_until(instant: datetime) -> float:

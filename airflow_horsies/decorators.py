@@ -1,0 +1,117 @@
+"""``@task.horsies``: a function that builds the arguments of a registered horsies task."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, ClassVar
+
+from airflow.providers.common.compat.sdk import (
+    DecoratedOperator,
+    TaskDecorator,
+    task_decorator_factory,
+)
+
+from airflow_horsies.exceptions import InvalidTask
+from airflow_horsies.operators import HorsiesOperator
+
+NAMED_APART = {"queue": "horsies_queue", "retry_policy": "horsies_retry_policy"}
+
+
+class _HorsiesDecoratedOperator(DecoratedOperator, HorsiesOperator):
+    """HorsiesOperator whose ``kwargs`` come from a function; what that returns is sent as it is, never rendered."""
+
+    # The function's own arguments are shown in their place: after a deferral what it returned is no longer at hand.
+    template_fields: Sequence[str] = (
+        *DecoratedOperator.template_fields,
+        *(name for name in HorsiesOperator.template_fields if name != "task_kwargs"),
+    )
+    template_fields_renderers: ClassVar[dict[str, str]] = {
+        **DecoratedOperator.template_fields_renderers,
+        **HorsiesOperator.template_fields_renderers,
+    }
+    custom_operator_name = "@task.horsies"
+
+    def __init__(
+        self,
+        *,
+        python_callable: Callable[..., Mapping[str, Any]],
+        op_args: Collection[Any] | None = None,
+        op_kwargs: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        if not getattr(self, "_BaseOperator__from_mapped", False):
+            options = _named_apart(options)  # what override() gave
+        super().__init__(python_callable=python_callable, op_args=op_args, op_kwargs=op_kwargs, **options)
+
+    def execute(self, context: Any) -> Any:
+        arguments = _accepted(self.python_callable, len(self.op_args), {**context, **self.op_kwargs})
+        returned = self.python_callable(*self.op_args, **arguments)
+        if not isinstance(returned, Mapping):
+            raise InvalidTask(
+                "kwargs",
+                f"the function {self.python_callable.__name__} must return a dict of the arguments of horsies task "
+                f"{self.task_name!r}, not {type(returned).__name__}",
+            )
+        self.task_kwargs = returned
+        return super().execute(context)
+
+
+def horsies_task(task_name: str, *, multiple_outputs: bool = False, **options: Any) -> TaskDecorator:
+    """
+    Let a function build the arguments of a task that is registered on horsies workers; use it as ``@task.horsies``.
+
+    The function runs in Airflow and returns a dict; the horsies task runs on a worker with that dict as its arguments,
+    and its value becomes the XCom. The function's code is never sent anywhere.
+
+    .. code-block:: python
+
+        @task.horsies("sales.load", queue="spark", deferrable=True)
+        def load(day: str) -> dict[str, object]:
+            return {"day": day, "rows": 1_000}
+
+
+        load("{{ ds }}")
+        load.override(task_id="load_each").expand(day=["2026-01-01", "2026-01-02"])
+
+    :param task_name: the name under which the task is registered on the workers.
+    :param multiple_outputs: push each key of the horsies task's value, which must then be a dict, as an XCom of its
+        own. It is never guessed from the function, whose dict holds arguments and not the value.
+    :param options: those of :class:`~airflow_horsies.operators.HorsiesOperator` and of every Airflow task. To change
+        the queue or retry policy of a mapped task, ``override(horsies_queue=…, horsies_retry_policy=…)``.
+    """
+    if not isinstance(task_name, str):
+        raise InvalidTask("task_name", '@task.horsies needs the name of a registered task: @task.horsies("sales.load")')
+    if "kwargs" in options:
+        raise InvalidTask("kwargs", "of @task.horsies are what the function returns; they cannot be given beside it")
+    options = _named_apart(options)
+
+    def decorate(function: Callable[..., Mapping[str, Any]]) -> Any:
+        if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+            raise InvalidTask("kwargs", f"the function {function.__name__} must be a plain one that returns a dict")
+        return task_decorator_factory(
+            python_callable=function,
+            multiple_outputs=multiple_outputs,
+            decorated_operator_class=_HorsiesDecoratedOperator,
+            task_name=task_name,
+            **options,
+        )
+
+    return decorate  # type: ignore[return-value]
+
+
+def _accepted(function: Callable[..., Any], given: int, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the values that the function asks for by name, after the first ones it was ``given`` by position."""
+    parameters = list(inspect.signature(function).parameters.values())
+    bound = {parameter.name for parameter in parameters[:given]}
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+        return {name: value for name, value in values.items() if name not in bound}
+    return {each.name: values[each.name] for each in parameters if each.name in values and each.name not in bound}
+
+
+def _named_apart(options: Mapping[str, Any]) -> dict[str, Any]:
+    """On a mapped task Airflow would take ``queue`` and ``retry_policy`` for its own; the last of two values counts."""
+    return {
+        NAMED_APART.get(name, name) if not hasattr(value, "evaluate") else name: value
+        for name, value in options.items()
+    }

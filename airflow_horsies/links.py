@@ -1,0 +1,62 @@
+"""The operators' extra link: from a task instance to the attempts of what it submitted."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from airflow.providers.common.compat.sdk import conf
+from airflow.sdk import BaseOperatorLink
+from airflow.sdk.bases.xcom import BaseXCom
+
+log = logging.getLogger(__name__)
+
+# Where the plugin mounts its routes, below the path of Airflow itself.
+URL_PREFIX = "/horsies"
+
+
+class HorsiesAttemptsLink(BaseOperatorLink):
+    """
+    Shows what a task instance submitted, with the attempts at it.
+
+    Airflow stores the link when the task's process ends: after a deferral and a failure too, but not while it runs.
+    An operator that wants it earlier calls :meth:`push`.
+
+    .. code-block:: python
+
+        class MyOperator(BaseOperator):
+            operator_extra_links = (HorsiesAttemptsLink(),)
+    """
+
+    name = "Horsies attempts"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        """The path on this Airflow; without a host, so that it holds wherever the page it is on was reached."""
+        map_index = -1 if ti_key.map_index is None else ti_key.map_index
+        run = f"dags/{_segment(ti_key.dag_id)}/runs/{_segment(ti_key.run_id)}"
+        return f"{_base_path()}{URL_PREFIX}/api/{run}/tasks/{_segment(ti_key.task_id)}/{map_index}"
+
+    def push(self, context: Any) -> None:
+        """Store the link now; a failure to do so is logged and nothing more."""
+        ti = context["ti"]
+        try:
+            # Airflow reads links from its own database, whatever XCom backend is in use.
+            BaseXCom.set(
+                key=self.xcom_key,
+                value=self.get_link(ti.task, ti_key=ti),
+                dag_id=ti.dag_id,
+                task_id=ti.task_id,
+                run_id=ti.run_id,
+                map_index=-1 if ti.map_index is None else ti.map_index,
+            )
+        except Exception:
+            log.warning("The link %r could not be stored", self.name, exc_info=True)
+
+
+def _base_path() -> str:
+    return urlsplit(conf.get("api", "base_url", fallback="") or "").path.rstrip("/")
+
+
+def _segment(text: str) -> str:
+    return quote(text, safe="")

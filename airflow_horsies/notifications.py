@@ -1,0 +1,93 @@
+"""HorsiesNotifier: Airflow's callbacks send a horsies task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import copy
+from datetime import datetime, timedelta
+from typing import Any
+
+from airflow.providers.common.compat.sdk import BaseNotifier
+from asgiref.sync import sync_to_async
+
+from airflow_horsies.hook import HorsiesHook
+from airflow_horsies.models import DEFAULT_QUEUE, RetryPolicy, TaskSpec
+from airflow_horsies.rendering import instant, is_final, plain_policy, policy_of
+
+
+class HorsiesNotifier(BaseNotifier):
+    """
+    Send a horsies task when a DAG or a task succeeds, fails, retries or misses its deadline. It does not wait for it.
+
+    .. code-block:: python
+
+        HorsiesOperator(
+            task_id="load",
+            task_name="sales.load",
+            on_failure_callback=HorsiesNotifier(
+                task_name="alerts.page",
+                kwargs={"dag": "{{ dag.dag_id }}", "task": "{{ ti.task_id }}", "run": "{{ run_id }}"},
+                idempotency_key="page/{{ dag.dag_id }}/{{ run_id }}/{{ ti.task_id }}",
+            ),
+        )
+
+    :param task_name: the name under which the task is registered on the workers; templated.
+    :param kwargs: its arguments; templated.
+    :param queue: the horsies queue; templated.
+    :param priority: 1 (first) to 100 (last), within the queue.
+    :param retry_policy: when horsies runs a failed attempt again: a RetryPolicy, or a dict of its values.
+    :param good_until: a task not started by then expires: a datetime with time zone, or a timedelta from now on.
+    :param idempotency_key: sends the task once, however often Airflow calls back; templated (horsies 0.5 and newer).
+    :param horsies_conn_id: the connection to horsies' database.
+    :param context: the context, where Airflow hands it over with the arguments (deadline alerts).
+    """
+
+    template_fields: Sequence[str] = ("task_name", "kwargs", "queue", "idempotency_key")
+
+    def __init__(
+        self,
+        *,
+        task_name: str,
+        kwargs: Mapping[str, Any] | None = None,
+        queue: str = DEFAULT_QUEUE,
+        priority: int = 100,
+        retry_policy: RetryPolicy | Mapping[str, Any] | None = None,
+        good_until: datetime | timedelta | None = None,
+        idempotency_key: str | None = None,
+        horsies_conn_id: str = HorsiesHook.default_conn_name,
+        context: Any = None,
+    ) -> None:
+        super().__init__(context)
+        self.task_name = task_name
+        self.kwargs: Mapping[str, Any] = kwargs or {}
+        self.queue = queue
+        self.priority = priority
+        self.retry_policy: Any = plain_policy(retry_policy)
+        self.good_until = good_until
+        self.idempotency_key = idempotency_key
+        self.horsies_conn_id = horsies_conn_id
+        if all(is_final(getattr(self, name)) for name in self.template_fields):
+            self._spec({})
+
+    def __call__(self, *args: Any) -> None:
+        # Rendering replaces the templates, and one notifier may stand behind many tasks of a process.
+        BaseNotifier.__call__(copy(self), *args)
+
+    def notify(self, context: Any) -> None:
+        with HorsiesHook(self.horsies_conn_id) as hook:
+            task_id = hook.enqueue(self._spec(context))
+        self.log.info("Sent %s to horsies queue %s as task %s", self.task_name, self.queue, task_id)
+
+    async def async_notify(self, context: Any) -> None:
+        await sync_to_async(self.notify)(context)
+
+    def _spec(self, context: Any) -> TaskSpec:
+        return TaskSpec(
+            task_name=self.task_name,
+            kwargs=self.kwargs,
+            queue=self.queue,
+            priority=self.priority,
+            retry_policy=policy_of(self.retry_policy),
+            good_until=instant(self.good_until, context),
+            idempotency_key=self.idempotency_key,
+        )

@@ -1,0 +1,276 @@
+"""Operators: send tasks to horsies, wait for them, and tell Airflow how they ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, ClassVar, assert_never
+
+from airflow.providers.common.compat.sdk import BaseOperator
+
+from airflow_horsies.exceptions import BatchFailed, HorsiesError, InvalidTask
+from airflow_horsies.hook import HorsiesHook
+from airflow_horsies.models import (
+    SubmitOutcome,
+    SubmitResult,
+    TaskSpec,
+    TaskState,
+    TaskView,
+)
+from airflow_horsies.outcomes import (
+    cancellation_of,
+    expiry_of,
+    fail_or_skip,
+    failure_of,
+    failure_text,
+    named,
+)
+from airflow_horsies.rendering import whole_number
+from airflow_horsies.task_operator import MAX_LOGGED_ITEMS, HorsiesTaskOperator
+from airflow_horsies.triggers import HorsiesBatchTrigger, HorsiesTrigger
+
+XCOM_TASK_ID = "horsies_task_id"
+
+
+class HorsiesOperator(HorsiesTaskOperator):
+    """
+    Send one task to horsies, wait for it, and return its value.
+
+    The task is sent exactly once per life of the task instance: a retry reattaches to a task that still runs and adopts
+    one that completed; clearing the task instance runs it again.
+
+    .. code-block:: python
+
+        HorsiesOperator(
+            task_id="aggregate",
+            task_name="sales.aggregate",
+            kwargs={"day": "{{ ds }}"},
+            queue="spark",
+            retry_policy=RetryPolicy.fixed([10, 60], auto_retry_for=["WORKER_CRASHED"]),
+            good_until=timedelta(hours=1),
+            deferrable=True,
+        )
+
+    :param task_name: the name under which the task is registered on the workers.
+    :param kwargs: its arguments; templated.
+    :param idempotency_key: several task instances with the same key share the first one's task (horsies 0.5 and newer).
+
+    Further parameters: see :class:`HorsiesTaskOperator`. The task's id is pushed as XCom ``horsies_task_id``.
+    """
+
+    template_fields: Sequence[str] = (*HorsiesTaskOperator.template_fields, "task_kwargs", "idempotency_key")
+    template_fields_renderers: ClassVar[dict[str, str]] = {"task_kwargs": "json", "horsies_retry_policy": "json"}
+
+    def __init__(
+        self, *, kwargs: Mapping[str, Any] | None = None, idempotency_key: str | None = None, **base: Any
+    ) -> None:
+        super().__init__(**base)
+        # Airflow keeps "kwargs" of an operator for itself.
+        self.task_kwargs = kwargs or {}
+        self.idempotency_key = idempotency_key
+
+    def _specs(self, context: Any) -> list[TaskSpec]:
+        return [self._spec(context, self.task_kwargs, idempotency_key=self.idempotency_key)]
+
+    def _announce(self, context: Any, sent: Sequence[SubmitResult]) -> None:
+        super()._announce(context, sent)
+        context["ti"].xcom_push(key=XCOM_TASK_ID, value=sent[0].task_id)
+
+    def _ids_to_return(self) -> str:
+        return self._sent_ids[0]
+
+    def _trigger(self, context: Any, deadline: datetime | None) -> HorsiesTrigger:
+        return HorsiesTrigger(
+            task_ids=self._sent_ids,
+            horsies_conn_id=self.horsies_conn_id,
+            deadline=None if deadline is None else deadline.isoformat(),
+            queue_deadline=self._queue_deadline(),
+            cancel_on_kill=self.cancel_on_kill,
+        )
+
+    def _finish(self, hook: HorsiesHook, tasks: Sequence[TaskView], context: Any) -> Any:
+        (task,) = tasks
+        self._log_attempts(task)
+        match task.state:
+            case TaskState.COMPLETED:
+                return None if task.result is None else task.result.ok
+            case TaskState.FAILED:
+                raise failure_of(task, fail_fast_codes=self.fail_fast_codes)
+            case TaskState.EXPIRED:
+                fail_or_skip(expiry_of(task), self.on_expired)
+            case TaskState.CANCELLED:
+                fail_or_skip(cancellation_of(task), self.on_cancelled)
+            case TaskState.PENDING | TaskState.CLAIMED | TaskState.RUNNING:
+                raise HorsiesError(f"{named(task)} is {task.state} though its end was announced")
+            case _:
+                assert_never(task.state)
+
+
+class HorsiesBatchOperator(HorsiesTaskOperator):
+    """
+    Send many tasks to horsies in one Airflow task, wait for all, and return their values in order.
+
+    Sent in one transaction, waited for with one trigger, reattached item by item. A task that did not complete has None
+    among the values.
+
+    .. code-block:: python
+
+        HorsiesBatchOperator(
+            task_id="per_airport",
+            task_name="flights.aggregate",
+            items=[{"airport": code} for code in ("JFK", "LGA", "EWR")],
+            max_failures=1,
+            deferrable=True,
+        )
+
+    :param task_name: the name under which the task is registered on the workers.
+    :param items: the arguments of each task; templated, or the output of an upstream task.
+    :param max_failures: how many tasks may fail, expire or be cancelled; with more, the rest is cancelled and the
+        Airflow task fails.
+    :param min_success: how many tasks must complete.
+
+    Further parameters: see :class:`HorsiesTaskOperator`.
+    """
+
+    template_fields: Sequence[str] = (*HorsiesTaskOperator.template_fields, "items", "max_failures", "min_success")
+    template_fields_renderers: ClassVar[dict[str, str]] = {"items": "json", "horsies_retry_policy": "json"}
+
+    def __init__(
+        self,
+        *,
+        items: Sequence[Mapping[str, Any]],
+        max_failures: int = 0,
+        min_success: int | None = None,
+        **base: Any,
+    ) -> None:
+        super().__init__(**base)
+        self.items: Any = items
+        self.max_failures = max_failures
+        self.min_success = min_success
+
+    def execute(self, context: Any) -> Any:
+        if not self.items:
+            self.log.info("The batch is empty: nothing is sent")
+            return []
+        return super().execute(context)
+
+    def _specs(self, context: Any) -> list[TaskSpec]:
+        if isinstance(self.items, str) or not isinstance(self.items, Sequence):
+            raise InvalidTask("items", f"must be a list of arguments, not {type(self.items).__name__}")
+        return [self._spec(context, item) for item in self.items]
+
+    def _ids_to_return(self) -> list[str]:
+        return self._sent_ids
+
+    def _announce(self, context: Any, sent: Sequence[SubmitResult]) -> None:
+        counts = {outcome: sum(each.outcome is outcome for each in sent) for outcome in SubmitOutcome}
+        self.log.info(
+            "%s task(s) sent to horsies queue %s, %s reattached to, %s adopted",
+            counts[SubmitOutcome.SENT],
+            self.horsies_queue,
+            counts[SubmitOutcome.REATTACHED],
+            counts[SubmitOutcome.ADOPTED],
+        )
+
+    def _trigger(self, context: Any, deadline: datetime | None) -> HorsiesTrigger:
+        instance = self._task_instance(context)
+        return HorsiesBatchTrigger(
+            task_instance={
+                "dag_id": instance.dag_id,
+                "run_id": instance.run_id,
+                "task_id": instance.task_id,
+                "map_index": instance.map_index,
+            },
+            life=self._life(context),
+            horsies_conn_id=self.horsies_conn_id,
+            deadline=None if deadline is None else deadline.isoformat(),
+            queue_deadline=self._queue_deadline(),
+            cancel_on_kill=self.cancel_on_kill,
+            max_failures=self._allowed_failures(len(self._sent_ids)),
+        )
+
+    def _ids_of(self, hook: HorsiesHook, event: Mapping[str, Any], context: Any) -> list[str]:
+        submissions = hook.submissions_of(self._task_instance(context))
+        life = self._life(context)
+        latest = {each.position: each.horsies_task_id for each in submissions if each.life == life}
+        return [latest[position] for position in sorted(latest)]
+
+    def _is_decided(self, ended: Mapping[str, TaskState]) -> bool:
+        failures = sum(state is not TaskState.COMPLETED for state in ended.values())
+        return failures > self._allowed_failures(len(self._sent_ids))
+
+    def _allowed_failures(self, size: int) -> int:
+        allowed = whole_number("max_failures", self.max_failures)
+        if self.min_success is not None:
+            allowed = min(allowed, size - whole_number("min_success", self.min_success))
+        return allowed
+
+    def _finish(self, hook: HorsiesHook, tasks: Sequence[TaskView], context: Any) -> list[Any]:
+        failed = [
+            (position, task) for position, task in enumerate(tasks) if task.state.is_terminal and not _completed(task)
+        ]
+        live = [task.id for task in tasks if not task.state.is_terminal]
+        self._log_items(tasks)
+        allowed = self._allowed_failures(len(tasks))
+        if len(failed) > allowed:
+            hook.cancel_many(live)
+            position, first = failed[0]
+            raise BatchFailed(
+                f"{len(failed)} of {len(tasks)} tasks did not complete, more than the {allowed} allowed; "
+                f"{len(live)} were cancelled. The first is item {position}: {failure_text(first)}",
+                task_id=first.id,
+                queue=first.queue,
+                error_code=first.error_code,
+            )
+        return [task.result.ok if _completed(task) and task.result else None for task in tasks]
+
+    def _log_items(self, tasks: Sequence[TaskView]) -> None:
+        """A line per item, those that did not complete first; a large batch is cut."""
+        ordered = sorted(enumerate(tasks), key=lambda each: (_completed(each[1]), each[0]))
+        self.log.info("%6s  %-10s %8s  %-36s  %s", "item", "state", "attempts", "task", "error")
+        for position, task in ordered[:MAX_LOGGED_ITEMS]:
+            error = "" if _completed(task) else failure_text(task)
+            self.log.info("%6d  %-10s %8d  %-36s  %s", position, task.state, len(task.attempts), task.id, error)
+        if len(tasks) > MAX_LOGGED_ITEMS:
+            self.log.info("… and %s more", len(tasks) - MAX_LOGGED_ITEMS)
+
+
+class HorsiesCancelOperator(BaseOperator):
+    """
+    Cancel horsies tasks and return the outcome of each.
+
+    .. code-block:: python
+
+        HorsiesCancelOperator(task_id="stop", horsies_task_ids="{{ ti.xcom_pull('load', key='horsies_task_id') }}")
+
+    :param horsies_task_ids: one id or several; templated.
+    :param horsies_conn_id: the connection to horsies' database.
+    """
+
+    template_fields: Sequence[str] = ("horsies_task_ids",)
+
+    def __init__(
+        self,
+        *,
+        horsies_task_ids: str | Sequence[str],
+        horsies_conn_id: str = HorsiesHook.default_conn_name,
+        **base: Any,
+    ) -> None:
+        super().__init__(**base)
+        self.horsies_task_ids = horsies_task_ids
+        self.horsies_conn_id = horsies_conn_id
+
+    def execute(self, context: Any) -> dict[str, str]:
+        ids = [self.horsies_task_ids] if isinstance(self.horsies_task_ids, str) else list(self.horsies_task_ids)
+        with HorsiesHook(self.horsies_conn_id) as hook:
+            outcomes = hook.cancel_many(ids)
+        for task_id, outcome in outcomes.items():
+            self.log.info("Task %s: %s", task_id, outcome.lower().replace("_", " "))
+        for task_id in ids:
+            if task_id not in outcomes:
+                self.log.warning("There is no task %s: it never existed, or it is past its retention", task_id)
+        return {task_id: outcome.value for task_id, outcome in outcomes.items()}
+
+
+def _completed(task: TaskView) -> bool:
+    return task.state is TaskState.COMPLETED

@@ -1,0 +1,97 @@
+"""How a horsies task that ended is told to Airflow: one exception per kind of end, and lines for the log."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NoReturn
+
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException, AirflowTaskTimeout
+
+from airflow_horsies.exceptions import (
+    TaskCancelled,
+    TaskError,
+    TaskExpired,
+    TaskFailed,
+    WaitTimeout,
+    WorkerLost,
+)
+from airflow_horsies.models import Attempt, TaskView
+
+# A worker that lacks the task, or cannot read its arguments, will not do better on another try.
+HOPELESS_CODES = frozenset({"WORKER_RESOLUTION_ERROR", "WORKER_SERIALIZATION_ERROR", "RETURN_TYPE_MISMATCH"})
+WORKER_LOST_CODES = frozenset({"WORKER_CRASHED"})
+MAX_MESSAGE_CHARS = 500
+
+
+class TaskFailedForGood(TaskFailed, AirflowFailException):
+    """The task ended FAILED with a code that no further try of Airflow's will change."""
+
+
+class TaskTimedOut(WaitTimeout, AirflowTaskTimeout):
+    """The task was cancelled because the time of the Airflow task was up."""
+
+
+def failure_of(task: TaskView, *, fail_fast_codes: Collection[str] = ()) -> TaskFailed:
+    """The exception for a task that ended FAILED: its kind decides whether Airflow tries again."""
+    kind: type[TaskFailed] = TaskFailed
+    if task.error_code in WORKER_LOST_CODES:
+        kind = WorkerLost
+    if task.error_code in HOPELESS_CODES or task.error_code in fail_fast_codes:
+        kind = TaskFailedForGood
+    return kind(
+        f"{named(task)} failed after {len(task.attempts)} attempt(s): {failure_text(task)}",
+        task_id=task.id,
+        queue=task.queue,
+        error_code=task.error_code,
+    )
+
+
+def failure_text(task: TaskView) -> str:
+    """The code and the message of what went wrong, in one line."""
+    failure = task.result.error if task.result else None
+    message = (failure.message if failure else None) or task.failed_reason or task.state.lower()
+    exception = failure.exception if failure else None
+    if exception is not None and exception.message and exception.message not in message:
+        message = f"{exception.type}: {exception.message}"
+    return _one_line(f"{task.error_code}: {message}" if task.error_code else message)
+
+
+def describe_attempt(attempt: Attempt) -> str:
+    """One line for a log."""
+    told = f"attempt {attempt.number}: {attempt.outcome} in {attempt.duration_seconds:.2f} s on {attempt.hostname}"
+    if attempt.error_code:
+        told += f", {attempt.error_code}: {_one_line(attempt.error_message or attempt.failed_reason or '')}"
+    return f"{told} (will be retried)" if attempt.will_retry else told
+
+
+def expiry_of(task: TaskView) -> TaskExpired:
+    return TaskExpired(
+        f"{named(task)} expired: no worker had started it by {task.good_until}",
+        task_id=task.id,
+        queue=task.queue,
+        error_code=task.error_code,
+    )
+
+
+def cancellation_of(task: TaskView) -> TaskCancelled:
+    return TaskCancelled(
+        f"{named(task)} was cancelled at {task.finished_at}",
+        task_id=task.id,
+        queue=task.queue,
+        error_code=task.error_code,
+    )
+
+
+def fail_or_skip(error: TaskError, choice: str) -> NoReturn:
+    if choice == "skip":
+        raise AirflowSkipException(str(error)) from error
+    raise error
+
+
+def named(task: TaskView) -> str:
+    return f"horsies task {task.id} ({task.task_name}, queue {task.queue})"
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= MAX_MESSAGE_CHARS else f"{line[: MAX_MESSAGE_CHARS - 1]}…"

@@ -1,0 +1,118 @@
+"""HorsiesRetryPolicy: the error code of a horsies task decides whether Airflow tries again (Airflow 3.3 and newer)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal
+
+from airflow_horsies.exceptions import HorsiesError, InvalidTask, TaskError
+from airflow_horsies.models import require_error_code
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.retry_policy import RetryDecision, RetryPolicy
+
+    HAS_RETRY_POLICIES = True
+else:
+    try:
+        from airflow.sdk.definitions.retry_policy import RetryDecision, RetryPolicy
+
+        HAS_RETRY_POLICIES = True
+    except ImportError:
+        RetryPolicy = object
+        HAS_RETRY_POLICIES = False
+
+Otherwise = Literal["default", "fail", "retry"]
+
+
+class HorsiesRetryPolicy(RetryPolicy):
+    """
+    Decide by the error code of a failed horsies task whether, and when, Airflow tries again.
+
+    Airflow's ``retries`` stay the upper bound. Errors that are not about a horsies task go the way they always go.
+
+    .. code-block:: python
+
+        HorsiesRetryPolicy(
+            fail=["BAD_INPUT"],
+            retry={"RATE_LIMITED": timedelta(minutes=10), "WORKER_CRASHED": None},
+        )
+
+    :param fail: error codes after which Airflow does not try again.
+    :param retry: error codes after which it does, each with the time to wait; None waits the task's ``retry_delay``.
+    :param otherwise: what to do after any other code: ``default`` (as without a policy), ``fail`` or ``retry``.
+    """
+
+    def __init__(
+        self,
+        *,
+        fail: Collection[str] = (),
+        retry: Mapping[str, timedelta | None] | Collection[str] = (),
+        otherwise: Otherwise = "default",
+    ) -> None:
+        if not HAS_RETRY_POLICIES:
+            raise HorsiesError(
+                "HorsiesRetryPolicy needs Airflow 3.3 or newer; before that, use fail_fast_codes of HorsiesOperator"
+            )
+        self.fail = _codes("fail", fail)
+        self.retry = dict(retry) if isinstance(retry, Mapping) else dict.fromkeys(_codes("retry", retry))
+        self.otherwise = otherwise
+        for code, delay in self.retry.items():
+            require_error_code("retry", code)
+            if delay is not None and (not isinstance(delay, timedelta) or delay < timedelta(0)):
+                raise InvalidTask("retry", f"{code} must wait a timedelta of 0 or more, or None, not {delay!r}")
+        both = sorted(self.retry.keys() & set(self.fail))
+        if both:
+            raise InvalidTask("retry", f"{', '.join(both)} cannot both fail and be retried")
+        if otherwise not in ("default", "fail", "retry"):
+            raise InvalidTask("otherwise", f"must be 'default', 'fail' or 'retry', not {otherwise!r}")
+
+    def evaluate(self, exception: BaseException, try_number: int, max_tries: int, context: Any = None) -> RetryDecision:
+        """Called by Airflow in the process of the task that failed."""
+        code = _error_code(exception)
+        if code is None:
+            return RetryDecision.default()
+        if code in self.fail:
+            return RetryDecision.fail(reason=f"{code} is not tried again")
+        if code in self.retry:
+            return RetryDecision.retry(self.retry[code], reason=f"{code} is tried again")
+        match self.otherwise:
+            case "fail":
+                return RetryDecision.fail(reason=f"{code} is none of the codes that are tried again")
+            case "retry":
+                return RetryDecision.retry(reason=f"{code} is none of the codes that fail at once")
+            case "default":
+                return RetryDecision.default()
+
+    def serialize(self) -> dict[str, Any]:
+        return {
+            "fail": self.fail,
+            "retry": {code: None if delay is None else delay.total_seconds() for code, delay in self.retry.items()},
+            "otherwise": self.otherwise,
+        }
+
+    @classmethod
+    def deserialize(cls, data: dict[str, Any]) -> HorsiesRetryPolicy:
+        delays = {
+            code: None if seconds is None else timedelta(seconds=seconds) for code, seconds in data["retry"].items()
+        }
+        return cls(fail=data["fail"], retry=delays, otherwise=data["otherwise"])
+
+
+def _codes(name: str, codes: Collection[str]) -> list[str]:
+    if isinstance(codes, str):
+        raise InvalidTask(name, f"must be a list of error codes, not the text {codes!r}")
+    for code in codes:
+        require_error_code(name, code)
+    return sorted(codes)
+
+
+def _error_code(exception: BaseException | None) -> str | None:
+    """The code of the horsies task behind an exception, also where another was raised from it."""
+    seen: set[int] = set()
+    while exception is not None and id(exception) not in seen:
+        if isinstance(exception, TaskError) and exception.error_code:
+            return exception.error_code
+        seen.add(id(exception))
+        exception = exception.__cause__ or exception.__context__
+    return None

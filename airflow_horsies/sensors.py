@@ -1,0 +1,361 @@
+"""Sensors: wait for tasks that somebody else sent, or for a queue that can take more."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, NoReturn
+
+from airflow.providers.common.compat.sdk import (
+    AirflowFailException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+    BaseSensorOperator,
+    conf,
+)
+
+from airflow_horsies.exceptions import HorsiesError, InvalidTask, TaskNotFound
+from airflow_horsies.hook import HorsiesHook
+from airflow_horsies.models import DEFAULT_QUEUE, TERMINAL_STATES, TaskInstanceKey, TaskState, require_task_id
+from airflow_horsies.outcomes import failure_text, named
+from airflow_horsies.rendering import is_final, whole_number
+from airflow_horsies.triggers import (
+    HorsiesQueueTrigger,
+    HorsiesSensorTrigger,
+    HorsiesSubmissionTrigger,
+    HorsiesTrigger,
+    Reason,
+    depth_of,
+    is_open,
+    latest_task_ids,
+)
+
+# The trigger keeps the deadline itself; Airflow's own time-out is for a triggerer that is not there to do so.
+TRIGGERER_GRACE = timedelta(seconds=60)
+# All deferred sensors look from one event loop.
+LEAST_POLL_SECONDS = 1.0
+
+
+class _DeferrableSensor(BaseSensorOperator):
+    """Looks once, and then pokes, reschedules or defers, as the author chose."""
+
+    def __init__(
+        self,
+        *,
+        horsies_conn_id: str = HorsiesHook.default_conn_name,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        **base: Any,
+    ) -> None:
+        super().__init__(**base)
+        self.horsies_conn_id = horsies_conn_id
+        self.deferrable = deferrable
+
+    def execute(self, context: Any) -> None:
+        if not self.deferrable:
+            super().execute(context)
+        elif not self._look(context):
+            self._defer(context)
+
+    def execute_complete(self, context: Any, event: Mapping[str, Any]) -> None:
+        """Called with the trigger's event; the tables have the last word, also when the time is up."""
+        reason = Reason(event["reason"])
+        if reason is Reason.ERROR:
+            self._fail_on(HorsiesError(event["message"]))
+        if self._look(context):
+            return
+        if reason is Reason.TIMED_OUT:
+            raise AirflowSensorTimeout(f"Sensor has timed out: it waited longer than {self.timeout} seconds")
+        self._defer(context)
+
+    def _look(self, context: Any) -> bool:
+        try:
+            return bool(self.poke(context))
+        except HorsiesError as error:
+            self._fail_on(error)
+
+    def _defer(self, context: Any) -> NoReturn:
+        started: datetime = context["ti"].start_date or datetime.now(UTC)
+        deadline = started + timedelta(seconds=self.timeout)
+        left = max(deadline - datetime.now(UTC), timedelta(0))
+        self.defer(
+            trigger=self._trigger(deadline.isoformat()),
+            method_name="execute_complete",
+            timeout=left + TRIGGERER_GRACE,
+        )
+        raise AssertionError("defer raises")
+
+    def _trigger(self, deadline: str) -> HorsiesTrigger:
+        raise NotImplementedError
+
+    def _fail_on(self, error: HorsiesError) -> NoReturn:
+        if self.never_fail:
+            raise AirflowSkipException(str(error)) from error
+        raise error
+
+    def _give_up(self, message: str) -> NoReturn:
+        """Waiting longer, or trying again, would change nothing."""
+        if self.soft_fail or self.never_fail:
+            raise AirflowSkipException(message)
+        raise AirflowFailException(message)
+
+
+class HorsiesSensor(_DeferrableSensor):
+    """
+    Wait for horsies tasks that somebody else sent: by their ids, or by the task instance that submitted them.
+
+    By task instance, it waits until that has submitted, and then for what it submitted last: a retry or a clear over
+    there is followed. The sensor never cancels what it waits for.
+
+    .. code-block:: python
+
+        send = HorsiesOperator(task_id="send", task_name="sales.load", wait_for_completion=False)
+        HorsiesSensor(task_id="loaded", task_ids=send.output, deferrable=True)
+
+        HorsiesSensor(task_id="other_dag_loaded", external_dag_id="sales", external_task_id="load", mode="reschedule")
+
+    :param task_ids: one id or a list; templated, or the output of an upstream task. An empty list is done at once.
+    :param external_dag_id: the DAG of the task instance to wait for; templated.
+    :param external_task_id: its task; templated.
+    :param external_run_id: its run; templated. Default: the run of the same id as this one.
+    :param external_map_index: its map index; -1 where it is not mapped.
+    :param allowed_states: the states the tasks must end in: COMPLETED, FAILED, CANCELLED, EXPIRED.
+    :param failed_states: the states that fail the sensor at once; default: all that are not allowed. A submission that
+        ended in a state of neither kind is waited for until the task instance submits again.
+    :param deferrable: wait in the triggerer, holding no worker slot; recommended. Default: Airflow's own setting. The
+        end of a task then wakes it at once, and ``poke_interval`` is how often it looks for a new submission.
+    :param horsies_conn_id: the connection to horsies' database.
+
+    Further parameters are those of every Airflow sensor: ``timeout``, ``poke_interval``, ``mode``, ``soft_fail`` …
+    """
+
+    template_fields: Sequence[str] = (
+        "task_ids",
+        "external_dag_id",
+        "external_task_id",
+        "external_run_id",
+        "external_map_index",
+    )
+    ui_color = "#e8f1e4"
+
+    def __init__(
+        self,
+        *,
+        task_ids: str | Sequence[str] | None = None,
+        external_dag_id: str | None = None,
+        external_task_id: str | None = None,
+        external_run_id: str = "{{ run_id }}",
+        external_map_index: int | str = -1,
+        allowed_states: Collection[str] = (TaskState.COMPLETED,),
+        failed_states: Collection[str] | None = None,
+        **base: Any,
+    ) -> None:
+        super().__init__(**base)
+        self.task_ids: Any = task_ids
+        self.external_dag_id = external_dag_id
+        self.external_task_id = external_task_id
+        self.external_run_id = external_run_id
+        self.external_map_index = external_map_index
+        self.allowed_states = _end_states("allowed_states", allowed_states)
+        if failed_states is None:
+            self.failed_states = TERMINAL_STATES - self.allowed_states
+        else:
+            self.failed_states = _end_states("failed_states", failed_states)
+        self._validate_what_is_final()
+
+    def poke(self, context: Any) -> bool:
+        try:
+            with HorsiesHook(self.horsies_conn_id) as hook:
+                return self._are_done(hook)
+        except (InvalidTask, TaskNotFound) as error:
+            self._give_up(str(error))
+
+    def _are_done(self, hook: HorsiesHook) -> bool:
+        task_ids = self._find_task_ids(hook)
+        if self._by_submission and not task_ids:
+            self.log.info("%s has not submitted anything yet", self._submitter())
+            return False
+        states = hook.get_states(task_ids)
+        for task_id in task_ids:
+            if task_id not in states:
+                hook.get_task(task_id)  # raises, and says why it may be absent
+        failed = [task_id for task_id in task_ids if self._has_failed(states[task_id])]
+        if failed and self._find_task_ids(hook) != task_ids:
+            # A clear over there cancels the old tasks as it submits new ones.
+            self.log.info("%s has submitted again", self._submitter())
+            return False
+        if failed:
+            task = hook.get_task(failed[0])
+            self._give_up(
+                f"{len(failed)} of {len(task_ids)} task(s) did not end as wanted "
+                f"({', '.join(sorted(self.allowed_states))}). The first: {named(task)} is {task.state}, "
+                f"{failure_text(task)}"
+            )
+        waiting = [task_id for task_id in task_ids if states[task_id] not in self.allowed_states]
+        if waiting:
+            self.log.info(
+                "Waiting for %s of %s task(s); %s is %s", len(waiting), len(task_ids), waiting[0], states[waiting[0]]
+            )
+        return not waiting
+
+    def _find_task_ids(self, hook: HorsiesHook) -> list[str]:
+        return (
+            latest_task_ids(hook.submissions_of(self._submitter())) if self._by_submission else _ids_in(self.task_ids)
+        )
+
+    def _has_failed(self, state: TaskState) -> bool:
+        """A task never changes after its end, so an end that was not asked for fails; a submission may be repeated."""
+        if state in self.failed_states:
+            return True
+        return state.is_terminal and state not in self.allowed_states and not self._by_submission
+
+    def _trigger(self, deadline: str) -> HorsiesTrigger:
+        if not self._by_submission:
+            return HorsiesSensorTrigger(
+                task_ids=_ids_in(self.task_ids),
+                failed_states=sorted(TERMINAL_STATES - self.allowed_states),
+                horsies_conn_id=self.horsies_conn_id,
+                deadline=deadline,
+            )
+        submitter = self._submitter()
+        return HorsiesSubmissionTrigger(
+            task_instance={
+                "dag_id": submitter.dag_id,
+                "run_id": submitter.run_id,
+                "task_id": submitter.task_id,
+                "map_index": submitter.map_index,
+            },
+            allowed_states=sorted(self.allowed_states),
+            failed_states=sorted(self.failed_states),
+            poll_seconds=max(self.poke_interval, LEAST_POLL_SECONDS),
+            horsies_conn_id=self.horsies_conn_id,
+            deadline=deadline,
+        )
+
+    @property
+    def _by_submission(self) -> bool:
+        return self.external_dag_id is not None
+
+    def _submitter(self) -> TaskInstanceKey:
+        return TaskInstanceKey(
+            dag_id=str(self.external_dag_id),
+            run_id=str(self.external_run_id),
+            task_id=str(self.external_task_id),
+            map_index=whole_number("external_map_index", self.external_map_index),
+        )
+
+    def _validate_what_is_final(self) -> None:
+        if (self.external_dag_id is None) != (self.external_task_id is None):
+            raise InvalidTask("external_dag_id", "and external_task_id go together: give both, or neither")
+        if (self.task_ids is None) == (self.external_dag_id is None):
+            raise InvalidTask("task_ids", "or external_dag_id with external_task_id must be given, and not both")
+        both = sorted(self.allowed_states & self.failed_states)
+        if both:
+            raise InvalidTask("failed_states", f"{', '.join(both)} cannot be both allowed and failing")
+        if self.task_ids is not None and is_final(self.task_ids):
+            _ids_in(self.task_ids)
+        if is_final(self.external_map_index):
+            whole_number("external_map_index", self.external_map_index)
+
+
+class HorsiesQueueSensor(_DeferrableSensor):
+    """
+    Wait until a queue is served by live workers and is not too full, so that a DAG does not flood it.
+
+    .. code-block:: python
+
+        HorsiesQueueSensor(task_id="room_for_more", queue="spark", max_depth=100, deferrable=True)
+
+    :param queue: the horsies queue. It is not Airflow's queue of the same name, which stays as it is.
+    :param horsies_queue: the same, and stronger; templated. Use it in ``partial()`` and ``expand()``.
+    :param min_workers: how many live workers must serve it; 0 does not ask.
+    :param max_depth: fewer tasks than this must be ready to run; None does not ask.
+    :param deferrable: look from the triggerer, holding no worker slot; recommended. Default: Airflow's own setting.
+    :param horsies_conn_id: the connection to horsies' database.
+
+    Further parameters are those of every Airflow sensor: ``timeout``, ``poke_interval``, ``mode``, ``soft_fail`` …
+    """
+
+    template_fields: Sequence[str] = ("horsies_queue", "min_workers", "max_depth")
+    ui_color = "#e8f1e4"
+
+    def __init__(
+        self,
+        *,
+        queue: str = DEFAULT_QUEUE,
+        horsies_queue: str | None = None,
+        min_workers: int | str = 1,
+        max_depth: int | str | None = None,
+        **base: Any,
+    ) -> None:
+        super().__init__(**base)
+        # A mapped sensor is given Airflow's default queue for want of another.
+        given_queue = DEFAULT_QUEUE if queue == conf.get("operators", "default_queue") else queue
+        self.horsies_queue = horsies_queue or given_queue
+        self.min_workers = min_workers
+        self.max_depth = max_depth
+        if is_final(self.min_workers) and is_final(self.max_depth):
+            self._bounds()
+
+    def poke(self, context: Any) -> bool:
+        min_workers, max_depth = self._bounds()
+        with HorsiesHook(self.horsies_conn_id) as hook:
+            depth = depth_of(self.horsies_queue, hook.queues())
+        self.log.info(
+            "Queue %s: %s live worker(s), wanted at least %s; %s task(s) ready, wanted %s",
+            self.horsies_queue,
+            depth.served_by,
+            min_workers,
+            depth.ready,
+            "any number" if max_depth is None else f"fewer than {max_depth}",
+        )
+        return is_open(depth, min_workers=min_workers, max_depth=max_depth)
+
+    def _trigger(self, deadline: str) -> HorsiesTrigger:
+        min_workers, max_depth = self._bounds()
+        return HorsiesQueueTrigger(
+            queue=self.horsies_queue,
+            min_workers=min_workers,
+            max_depth=max_depth,
+            poll_seconds=max(self.poke_interval, LEAST_POLL_SECONDS),
+            horsies_conn_id=self.horsies_conn_id,
+            deadline=deadline,
+        )
+
+    def _bounds(self) -> tuple[int, int | None]:
+        min_workers = whole_number("min_workers", self.min_workers)
+        if min_workers < 0:
+            raise InvalidTask("min_workers", f"must be 0 or more, not {min_workers}")
+        if self.max_depth is None:
+            return min_workers, None
+        max_depth = whole_number("max_depth", self.max_depth)
+        if max_depth < 1:
+            raise InvalidTask("max_depth", f"must be 1 or more, not {max_depth}: fewer tasks than that must be ready")
+        return min_workers, max_depth
+
+
+def _ids_in(value: Any) -> list[str]:
+    """The ids an author gave, or a template rendered: one id, a list, or the text of a list."""
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        try:
+            value = ast.literal_eval(value.strip())
+        except (ValueError, SyntaxError):
+            raise InvalidTask("task_ids", f"is the text of a list that cannot be read: {value[:200]!r}") from None
+    if isinstance(value, str):
+        value = [value.strip()]
+    if not isinstance(value, Iterable) or isinstance(value, Mapping | bytes):
+        raise InvalidTask("task_ids", f"must be the id of a horsies task or a list of ids, not {value!r}")
+    return list(dict.fromkeys(require_task_id(each) for each in value))
+
+
+def _end_states(name: str, states: Collection[str]) -> frozenset[TaskState]:
+    """Only an end is announced, so only an end can be waited for."""
+    given = [states] if isinstance(states, str) else list(states)
+    unknown = [str(state) for state in given if state not in TERMINAL_STATES]
+    if unknown:
+        raise InvalidTask(
+            name, f"{', '.join(unknown)} cannot be waited for; a task ends as {', '.join(sorted(TERMINAL_STATES))}"
+        )
+    if name == "allowed_states" and not given:
+        raise InvalidTask(name, "must not be empty")
+    return frozenset(TaskState(state) for state in given)

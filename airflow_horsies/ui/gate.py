@@ -1,0 +1,45 @@
+"""What Airflow mounts: it stands before the routes and lets no answer out without the security headers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from importlib import import_module
+from typing import Any
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+# For an answer that does not bring its own.
+SECURITY_HEADERS = {
+    b"content-security-policy": b"default-src 'none'; frame-ancestors 'none'",
+    b"x-content-type-options": b"nosniff",
+    b"referrer-policy": b"no-referrer",
+    b"cache-control": b"no-store",
+}
+
+
+class Gate:
+    """An ASGI app that imports the real one, ``app`` of a module, with the first request.
+
+    Every process of Airflow loads the plugin, and only the api-server needs the routes and what they import.
+    """
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+        self._app: Any = None
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if self._app is None:
+            self._app = (await asyncio.to_thread(import_module, self._module)).app
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = list(message.get("headers", ()))
+                given = {name.lower() for name, _ in headers}
+                headers += [(name, value) for name, value in SECURITY_HEADERS.items() if name not in given]
+                message = {**message, "headers": headers}
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers)

@@ -1,0 +1,29 @@
+"""The sample tasks, and a few that tests need."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from horsies import TaskError, TaskResult
+
+from airflow_horsies.worker.sample_tasks import app
+
+
+@app.task("acceptance.sleep")
+def sleep(*, seconds: float) -> TaskResult[float, TaskError]:
+    time.sleep(seconds)
+    return TaskResult(ok=seconds)
+
+
+@app.task("acceptance.fail")
+def fail(*, code: str) -> TaskResult[None, TaskError]:
+    return TaskResult(err=TaskError(error_code=code, message=f"asked to fail with {code}"))
+
+
+@app.task("acceptance.wait_for_file")
+def wait_for_file(*, path: str) -> TaskResult[str, TaskError]:
+    """Runs until the test lets it go."""
+    while not Path(path).exists():
+        time.sleep(0.05)
+    return TaskResult(ok=Path(path).name)

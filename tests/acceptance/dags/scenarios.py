@@ -1,0 +1,65 @@
+"""DAGs the acceptance tests trigger; what a run does comes with its conf."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk import DAG, task
+
+from airflow_horsies.operators import HorsiesBatchOperator, HorsiesOperator
+
+FROM_CONF: dict[str, Any] = {
+    "task_name": "{{ dag_run.conf['task_name'] }}",
+    "kwargs": "{{ dag_run.conf.get('kwargs', {}) }}",
+    "horsies_queue": "{{ dag_run.conf.get('queue', 'default') }}",
+    "horsies_retry_policy": "{{ dag_run.conf.get('retry_policy') }}",
+    "good_until": "{{ dag_run.conf.get('good_until') }}",
+}
+DAG_OPTIONS: dict[str, Any] = {"schedule": None, "render_template_as_native_obj": True, "max_active_runs": 100}
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "blocking": {"deferrable": False},
+    "deferred": {"deferrable": True, "inline_wait": timedelta(0)},
+    "inline": {"deferrable": True},
+    "retrying": {
+        "deferrable": True,
+        "inline_wait": timedelta(0),
+        "retries": 1,
+        "retry_delay": timedelta(seconds=0),
+    },
+    "short_lived": {
+        "deferrable": True,
+        "inline_wait": timedelta(seconds=1),
+        "execution_timeout": timedelta(seconds=4),
+    },
+    "short_lived_blocking": {"deferrable": False, "execution_timeout": timedelta(seconds=4)},
+    "impatient": {
+        "deferrable": True,
+        "inline_wait": timedelta(seconds=0),
+        "queue_timeout": timedelta(seconds=2),
+    },
+    "skipping": {"deferrable": True, "on_expired": "skip", "on_cancelled": "skip"},
+    "failing_fast": {"deferrable": True, "fail_fast_codes": ["NO_HOPE"], "retries": 3},
+}
+
+for variant, options in VARIANTS.items():
+    with DAG(f"one_{variant}", **DAG_OPTIONS) as dag:
+        one = HorsiesOperator(task_id="one", **FROM_CONF, **options)
+
+        @task
+        def after(value: Any) -> Any:
+            return value
+
+        after(one.output)
+    globals()[dag.dag_id] = dag
+
+with DAG("batch", **DAG_OPTIONS) as dag:
+    HorsiesBatchOperator(
+        task_id="batch",
+        task_name="{{ dag_run.conf['task_name'] }}",
+        items="{{ dag_run.conf['items'] }}",
+        max_failures="{{ dag_run.conf.get('max_failures', 0) }}",
+        deferrable=True,
+        inline_wait=timedelta(0),
+    )

@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from airflow_horsies import hub as hub_module
+from airflow_horsies.database import Database
+from airflow_horsies.exceptions import DatabaseUnreachable, HorsiesError, SchemaMissing
+from airflow_horsies.hub import Hub, Waiter, hub_of
+from airflow_horsies.models import TaskState
+
+DATABASE = Database(connect_args={"dbname": "work"}, listen_args={"dbname": "work"})
+
+
+class ScriptedHub(Hub):
+    """Plays one step for each time it would connect; it never does."""
+
+    def __init__(self, *steps: Any) -> None:
+        super().__init__(DATABASE, listens=True)
+        self.steps = list(steps)
+        self.connected = 0
+
+    async def _serve_while_connected(self) -> None:
+        self.connected += 1
+        await self.steps.pop(0)(self)
+
+
+async def end_everything(hub: Hub) -> None:
+    hub._deliver(list(hub._waiters), dict.fromkeys(hub._waiters, TaskState.COMPLETED))
+    while hub._waiters:
+        await asyncio.sleep(0)
+    raise hub_module._Idle
+
+
+def raising(error: Exception) -> Any:
+    async def step(hub: Hub) -> None:
+        raise error
+
+    return step
+
+
+def test_waiter_hears_of_each_end_once() -> None:
+    async def check() -> None:
+        waiter = Waiter(["a", "b"])
+        waiter.deliver("a", TaskState.COMPLETED)
+        waiter.deliver("a", TaskState.FAILED)
+        waiter.deliver("stranger", TaskState.FAILED)
+        await asyncio.wait_for(waiter.news(), 1)
+        assert (waiter.pending, waiter.ended) == ({"b"}, {"a": TaskState.COMPLETED})
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(waiter.news(), 0.05)
+        waiter.deliver("b", None)
+        await asyncio.wait_for(waiter.news(), 1)
+        assert waiter.ended == {"a": TaskState.COMPLETED, "b": None}
+        await asyncio.wait_for(waiter.news(), 1)  # nothing is pending, so it does not wait
+
+    asyncio.run(check())
+
+
+def test_waiter_is_told_what_keeps_the_hub_from_hearing() -> None:
+    async def check() -> None:
+        waiter = Waiter(["a"])
+        waiter.fail(SchemaMissing("no tables"))
+        for _ in range(2):
+            with pytest.raises(SchemaMissing):
+                await asyncio.wait_for(waiter.news(), 1)
+
+    asyncio.run(check())
+
+
+def test_waiter_that_comes_while_the_hub_ends_is_served() -> None:
+    """The hub takes a moment to close its connections, and its task is not done until then."""
+
+    async def check() -> None:
+        closing, closed = asyncio.Event(), asyncio.Event()
+
+        async def close_slowly(hub: Hub) -> None:
+            await end_everything_once(hub)
+            closing.set()
+            await closed.wait()
+            raise hub_module._Idle
+
+        async def end_everything_once(hub: Hub) -> None:
+            with pytest.raises(hub_module._Idle):
+                await end_everything(hub)
+
+        hub = ScriptedHub(close_slowly, end_everything)
+        async with hub.subscribe(["a"]) as first:
+            await first.news()
+        await closing.wait()
+        async with hub.subscribe(["b"]) as late:
+            closed.set()
+            await asyncio.wait_for(late.news(), 1)
+            assert late.ended == {"b": TaskState.COMPLETED}
+        assert hub.connected == 2
+
+    asyncio.run(check())
+
+
+def test_hub_connects_again_and_serves_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def check() -> None:
+        hub = ScriptedHub(*[raising(DatabaseUnreachable("restarting"))] * 3, end_everything)
+        hub._retry_seconds = 0.01
+        async with hub.subscribe(["a"]) as waiter:
+            await asyncio.wait_for(waiter.news(), 1)
+        assert hub.connected == 4
+        assert hub._retry_seconds == pytest.approx(0.08)
+
+    asyncio.run(check())
+
+
+def test_hub_without_waiters_does_not_try_for_ever() -> None:
+    async def check() -> None:
+        gone = asyncio.Event()
+
+        async def lose_the_server(hub: Hub) -> None:
+            await gone.wait()
+            raise DatabaseUnreachable("gone")
+
+        hub = ScriptedHub(lose_the_server)
+        async with hub.subscribe(["a"]):
+            await asyncio.sleep(0)
+        gone.set()
+        assert hub._task is not None
+        await asyncio.wait_for(hub._task, 1)
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [(SchemaMissing("no tables"), "no tables"), (ValueError("s3cret"), "waiting failed: ValueError; see the log")],
+    ids=["ours", "unexpected"],
+)
+def test_error_reaches_every_waiter_and_the_next_waiter_starts_anew(error: Exception, expected: str) -> None:
+    async def check() -> None:
+        hub = ScriptedHub(raising(error), end_everything)
+        async with hub.subscribe(["a"]) as one, hub.subscribe(["a", "b"]) as two:
+            for waiter in (one, two):
+                with pytest.raises(HorsiesError, match=expected):
+                    await asyncio.wait_for(waiter.news(), 1)
+        async with hub.subscribe(["a"]) as later:
+            await asyncio.wait_for(later.news(), 1)
+            assert later.ended == {"a": TaskState.COMPLETED}
+
+    asyncio.run(check())
+
+
+def test_cancelled_waiter_leaves_the_hub_and_the_others_alone() -> None:
+    async def check() -> None:
+        go = asyncio.Event()
+
+        async def end_everything_later(hub: Hub) -> None:
+            await go.wait()
+            await end_everything(hub)
+
+        hub = ScriptedHub(end_everything_later)
+
+        async def wait() -> dict[str, TaskState | None]:
+            async with hub.subscribe(["a"]) as waiter:
+                await waiter.news()
+                return waiter.ended
+
+        doomed, other = asyncio.create_task(wait()), asyncio.create_task(wait())
+        await asyncio.sleep(0)
+        doomed.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await doomed
+        assert hub._task is not None and not hub._task.done()
+        go.set()
+        assert await asyncio.wait_for(other, 1) == {"a": TaskState.COMPLETED}
+
+    asyncio.run(check())
+
+
+def test_hub_is_shared_by_database_and_kept_apart_by_everything_else() -> None:
+    other = Database(connect_args={"dbname": "other"}, listen_args={"dbname": "other"})
+
+    async def check() -> None:
+        hub = hub_of(DATABASE, listens=True)
+        assert hub_of(Database({"dbname": "work"}, {"dbname": "work"}), listens=True) is hub
+        assert hub_of(DATABASE, listens=False) is not hub
+        assert hub_of(other, listens=True) is not hub
+
+    asyncio.run(check())
+
+
+def test_hubs_of_closed_loops_are_forgotten() -> None:
+    async def use() -> None:
+        hub_of(DATABASE, listens=True)
+
+    for _ in range(5):
+        asyncio.run(use())
+    assert sum(loop.is_closed() for loop in hub_module._hubs) <= 1

@@ -1,0 +1,311 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pkgutil import resolve_name
+from typing import Any
+
+import pytest
+
+from airflow_horsies import triggers
+from airflow_horsies.exceptions import AccessDenied, DatabaseUnreachable, TaskNotFound
+from airflow_horsies.hub import Waiter
+from airflow_horsies.models import QueueDepth, Submission, TaskInstanceKey, TaskState
+from airflow_horsies.triggers import (
+    HorsiesBatchTrigger,
+    HorsiesQueueTrigger,
+    HorsiesSensorTrigger,
+    HorsiesSubmissionTrigger,
+    HorsiesTrigger,
+    depth_of,
+    is_open,
+    latest_task_ids,
+)
+
+ID = "0198a0de-0000-7000-8000-000000000001"
+OTHER_ID = "0198a0de-0000-7000-8000-000000000002"
+INSTANCE = {"dag_id": "sales", "run_id": "manual__1", "task_id": "load", "map_index": -1}
+DEADLINE = "2026-01-01T12:00:00+00:00"
+
+# What stands in Airflow's database while tasks wait. Never change an entry: add one for each new form.
+STORED: list[tuple[str, dict[str, Any]]] = [
+    (
+        "airflow_horsies.triggers.HorsiesTrigger",
+        {
+            "task_ids": [ID],
+            "horsies_conn_id": "horsies_default",
+            "deadline": DEADLINE,
+            "queue_deadline": None,
+            "cancel_on_kill": True,
+        },
+    ),
+    (
+        "airflow_horsies.triggers.HorsiesBatchTrigger",
+        {
+            "task_instance": INSTANCE,
+            "life": 1,
+            "max_failures": 3,
+            "horsies_conn_id": "horsies_default",
+            "deadline": None,
+            "queue_deadline": DEADLINE,
+            "cancel_on_kill": False,
+        },
+    ),
+    (
+        "airflow_horsies.triggers.HorsiesSensorTrigger",
+        {
+            "task_ids": [ID, OTHER_ID],
+            "failed_states": ["CANCELLED", "EXPIRED", "FAILED"],
+            "horsies_conn_id": "horsies_default",
+            "deadline": DEADLINE,
+        },
+    ),
+    (
+        "airflow_horsies.triggers.HorsiesSubmissionTrigger",
+        {
+            "task_instance": INSTANCE,
+            "allowed_states": ["COMPLETED"],
+            "failed_states": ["FAILED"],
+            "poll_seconds": 60.0,
+            "horsies_conn_id": "horsies_default",
+            "deadline": DEADLINE,
+        },
+    ),
+    (
+        "airflow_horsies.triggers.HorsiesQueueTrigger",
+        {
+            "queue": "spark",
+            "min_workers": 1,
+            "max_depth": 100,
+            "poll_seconds": 60.0,
+            "horsies_conn_id": "horsies_default",
+            "deadline": DEADLINE,
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize(("path", "kwargs"), STORED, ids=[path.rpartition(".")[2] for path, _ in STORED])
+def test_stored_trigger_still_loads_and_stores_itself_the_same(path: str, kwargs: dict[str, Any]) -> None:
+    loaded = resolve_name(path)(**json.loads(json.dumps(kwargs)))
+    assert loaded.serialize() == (path, kwargs)
+    assert loaded.cancel_on_kill is kwargs.get("cancel_on_kill", False)
+
+
+@pytest.mark.parametrize(
+    "trigger",
+    [
+        HorsiesTrigger(task_ids=[ID]),
+        HorsiesBatchTrigger(task_instance=INSTANCE, life=2),
+        HorsiesSensorTrigger(task_ids=[ID], failed_states={TaskState.FAILED}),
+        HorsiesSubmissionTrigger(task_instance=INSTANCE, allowed_states={TaskState.COMPLETED}),
+        HorsiesQueueTrigger(queue="spark"),
+    ],
+    ids=lambda trigger: type(trigger).__name__,
+)
+def test_trigger_survives_json(trigger: HorsiesTrigger) -> None:
+    path, kwargs = trigger.serialize()
+    assert resolve_name(path) is type(trigger)
+    assert resolve_name(path)(**json.loads(json.dumps(kwargs))).serialize() == (path, kwargs)
+
+
+class FakeHook:
+    """Answers as the test says; ``ended`` is delivered to a waiter soon after it subscribes."""
+
+    def __init__(self, ended: dict[str, TaskState | None] | None = None, error: Exception | None = None) -> None:
+        self.ended = ended or {}
+        self.errors = [error] if error else []
+        self.cancelled: list[str] = []
+        self.queues: list[QueueDepth] = []
+        self.submissions: list[Submission] = []
+
+    @asynccontextmanager
+    async def subscribe(self, task_ids: Collection[str]) -> AsyncIterator[Waiter]:
+        if self.errors:
+            raise self.errors.pop()
+        waiter = Waiter(task_ids)
+        for task_id, state in self.ended.items():
+            asyncio.get_running_loop().call_soon(waiter.deliver, task_id, state)
+        yield waiter
+
+    async def cancel_many_async(self, task_ids: Collection[str]) -> None:
+        self.cancelled += task_ids
+
+    async def queues_async(self) -> list[QueueDepth]:
+        return self.queues
+
+    async def submissions_of_async(self, task_instance: TaskInstanceKey) -> list[Submission]:
+        return self.submissions
+
+
+def run(trigger: HorsiesTrigger, hook: FakeHook) -> dict[str, Any]:
+    async def first_event() -> Any:
+        async for event in trigger.run():
+            return event.payload
+
+    trigger._hook = lambda: hook  # type: ignore[method-assign,assignment,return-value]
+    payload: dict[str, Any] = asyncio.run(asyncio.wait_for(first_event(), 10))
+    return payload
+
+
+def soon(seconds: float = 0.1) -> str:
+    return (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat()
+
+
+def test_event_says_why_it_fired_and_for_which_tasks() -> None:
+    event = run(HorsiesTrigger(task_ids=[ID]), FakeHook({ID: TaskState.FAILED}))
+    assert event == {"reason": "ended", "message": None, "task_ids": [ID]}
+    assert json.loads(json.dumps(event)) == event
+
+
+@pytest.mark.parametrize(
+    ("hook", "reason"),
+    [
+        (FakeHook({ID: None}), "not_found"),
+        (FakeHook(error=TaskNotFound("it is gone", task_id=ID)), "not_found"),
+        (FakeHook(error=AccessDenied("not you")), "error"),
+        (FakeHook(), "timed_out"),
+    ],
+    ids=["task is absent", "TaskNotFound", "other error", "nothing happens"],
+)
+def test_every_way_not_to_end_has_a_reason(hook: FakeHook, reason: str) -> None:
+    assert run(HorsiesTrigger(task_ids=[ID], deadline=soon()), hook)["reason"] == reason
+
+
+def test_database_that_is_away_for_a_moment_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triggers, "RETRY_SECONDS", 0.01)
+    hook = FakeHook({ID: TaskState.COMPLETED}, DatabaseUnreachable("starting up"))
+    assert run(HorsiesTrigger(task_ids=[ID], deadline=soon(60)), hook)["reason"] == "ended"
+
+
+def test_database_that_stays_away_ends_with_the_deadline() -> None:
+    hook = FakeHook(error=DatabaseUnreachable("gone for good"))
+    event = run(HorsiesTrigger(task_ids=[ID], deadline=soon(-1)), hook)
+    assert event == {"reason": "timed_out", "message": "gone for good", "task_ids": [ID]}
+
+
+@pytest.mark.parametrize(
+    ("trigger", "cancelled"),
+    [
+        (HorsiesTrigger(task_ids=[ID]), [ID]),
+        (HorsiesTrigger(task_ids=[ID], cancel_on_kill=False), []),
+        (HorsiesSensorTrigger(task_ids=[ID]), []),
+    ],
+    ids=["the operator's", "told not to", "the sensor's"],
+)
+def test_kill_cancels_what_is_ours(trigger: HorsiesTrigger, cancelled: list[str]) -> None:
+    hook = FakeHook()
+    trigger._hook = lambda: hook  # type: ignore[method-assign,assignment,return-value]
+    asyncio.run(trigger.on_kill())
+    assert hook.cancelled == cancelled
+
+
+@pytest.mark.parametrize(
+    ("max_failures", "reason"),
+    [(0, "decided"), (1, "timed_out"), (None, "timed_out")],
+)
+def test_batch_fires_early_when_too_many_failed(max_failures: int | None, reason: str) -> None:
+    hook = FakeHook({ID: TaskState.EXPIRED})
+    hook.submissions = [submission(0, task_id=ID), submission(1, task_id=OTHER_ID)]
+    trigger = HorsiesBatchTrigger(task_instance=INSTANCE, life=1, max_failures=max_failures, deadline=soon())
+    assert run(trigger, hook)["reason"] == reason
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"), [(TaskState.FAILED, "decided"), (TaskState.COMPLETED, "timed_out")], ids=str
+)
+def test_sensor_fires_early_when_a_task_failed(state: TaskState, reason: str) -> None:
+    trigger = HorsiesSensorTrigger(task_ids=[ID, OTHER_ID], failed_states=["FAILED"], deadline=soon())
+    assert run(trigger, FakeHook({ID: state}))["reason"] == reason
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        (TaskState.COMPLETED, "ended"),
+        (TaskState.FAILED, "decided"),
+        (TaskState.EXPIRED, "timed_out"),
+        (None, "not_found"),
+    ],
+    ids=str,
+)
+def test_submission_is_waited_for_until_its_end_means_something(state: TaskState | None, reason: str) -> None:
+    hook = FakeHook({ID: state})
+    hook.submissions = [submission(0, task_id=ID)]
+    trigger = HorsiesSubmissionTrigger(
+        task_instance=INSTANCE, failed_states=["FAILED"], poll_seconds=0.02, deadline=soon(0.2)
+    )
+    assert run(trigger, hook)["reason"] == reason
+
+
+def test_task_instance_that_never_submits_is_waited_for_until_the_deadline() -> None:
+    trigger = HorsiesSubmissionTrigger(task_instance=INSTANCE, poll_seconds=0.02, deadline=soon(0.2))
+    assert run(trigger, FakeHook())["reason"] == "timed_out"
+
+
+def submission(position: int, *, life: int = 1, round_: int = 1, task_id: str | None = None) -> Submission:
+    return Submission(
+        horsies_task_id=task_id or f"{position}/{life}/{round_}",
+        namespace="default",
+        task_instance=TaskInstanceKey(**INSTANCE),  # type: ignore[arg-type]
+        position=position,
+        life=life,
+        round=round_,
+        try_number=1,
+        task_name="load",
+        queue="default",
+        good_until=None,
+        submitted_at=datetime(2026, 1, 1, tzinfo=UTC),
+    )
+
+
+@pytest.mark.parametrize(
+    ("submissions", "latest"),
+    [
+        ([], []),
+        ([submission(1), submission(0)], ["0/1/1", "1/1/1"]),
+        ([submission(0), submission(1), submission(1, round_=2)], ["0/1/1", "1/1/2"]),
+        ([submission(1, round_=2), submission(1)], ["1/1/2"]),
+        ([submission(0), submission(1), submission(0, life=3)], ["0/3/1"]),
+    ],
+    ids=["none", "by position", "last round", "in any order", "last life, which was smaller"],
+)
+def test_only_what_was_submitted_last_counts(submissions: list[Submission], latest: list[str]) -> None:
+    assert latest_task_ids(submissions) == latest
+
+
+def depth(queue: str = "spark", *, ready: int = 0, served_by: int = 1) -> QueueDepth:
+    return QueueDepth(
+        queue=queue, ready=ready, delayed=7, claimed=7, running=7, oldest_ready_at=None, served_by=served_by
+    )
+
+
+@pytest.mark.parametrize(
+    ("depth", "bounds", "expected"),
+    [
+        (depth(ready=1000), {"min_workers": 1, "max_depth": None}, True),
+        (depth(ready=9), {"min_workers": 1, "max_depth": 10}, True),
+        (depth(ready=10), {"min_workers": 1, "max_depth": 10}, False),
+        (depth(served_by=0), {"min_workers": 1, "max_depth": None}, False),
+        (depth(served_by=0), {"min_workers": 0, "max_depth": 10}, True),
+        (depth(served_by=2), {"min_workers": 3, "max_depth": None}, False),
+    ],
+)
+def test_queue_is_open_when_it_is_served_and_not_full(depth: QueueDepth, bounds: Any, expected: bool) -> None:
+    assert is_open(depth, **bounds) is expected
+
+
+def test_queue_that_is_not_listed_is_empty_and_unserved() -> None:
+    queues = [depth("a"), depth("b", ready=5)]
+    assert depth_of("b", queues).ready == 5
+    assert (depth_of("c", queues).ready, depth_of("c", queues).served_by) == (0, 0)
+
+
+def test_queue_trigger_fires_when_the_queue_opens_and_gives_up_at_its_deadline() -> None:
+    hook = FakeHook()
+    assert run(HorsiesQueueTrigger(queue="spark", poll_seconds=0.02, deadline=soon()), hook)["reason"] == "timed_out"
+    hook.queues = [depth()]
+    assert run(HorsiesQueueTrigger(queue="spark"), hook)["reason"] == "ended"
