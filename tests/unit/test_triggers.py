@@ -151,7 +151,7 @@ def run(trigger: HorsiesTrigger, hook: FakeHook) -> dict[str, Any]:
     return payload
 
 
-def soon(seconds: float = 0.1) -> str:
+def soon(seconds: float = 0.4) -> str:
     return (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat()
 
 
@@ -236,13 +236,13 @@ def test_submission_is_waited_for_until_its_end_means_something(state: TaskState
     hook = FakeHook({ID: state})
     hook.submissions = [submission(0, task_id=ID)]
     trigger = HorsiesSubmissionTrigger(
-        task_instance=INSTANCE, failed_states=["FAILED"], poll_seconds=0.02, deadline=soon(0.2)
+        task_instance=INSTANCE, failed_states=["FAILED"], poll_seconds=0.02, deadline=soon()
     )
     assert run(trigger, hook)["reason"] == reason
 
 
 def test_task_instance_that_never_submits_is_waited_for_until_the_deadline() -> None:
-    trigger = HorsiesSubmissionTrigger(task_instance=INSTANCE, poll_seconds=0.02, deadline=soon(0.2))
+    trigger = HorsiesSubmissionTrigger(task_instance=INSTANCE, poll_seconds=0.02, deadline=soon())
     assert run(trigger, FakeHook())["reason"] == "timed_out"
 
 
