@@ -15,13 +15,18 @@ HorsiesError
 │   ├── TaskIdTaken           the id, or the idempotency key, belongs to another task
 │   ├── TaskNotCancellable    a workflow's task, or a state that was not asked for
 │   ├── TaskFailed            FAILED
+│   │   └── WorkerLost            FAILED, because its worker died or stopped answering
 │   ├── TaskCancelled         CANCELLED
 │   ├── TaskExpired           EXPIRED
+│   ├── QueueNotServed        no live worker serves its queue
+│   ├── BatchFailed           too many tasks of a batch did not complete
 │   └── WaitTimeout           still not finished when the caller's time was up
 ├── SubmissionError       a task instance that may not submit
 │   ├── NamespaceTaken        the same task instance was submitted by another Airflow deployment
 │   └── StaleSubmission       the task instance was cleared since: a newer life has submitted
 └── WireError             a row that cannot be decoded; never reported as "not found"
+
+Two more, in ``outcomes``, are errors of Airflow's at the same time: TaskFailedForGood and TaskTimedOut.
 """
 
 from __future__ import annotations

@@ -628,10 +628,19 @@ class HorsiesHook(PostgresHook):
     def _session(self) -> Session:
         return Session(self._postgres)
 
-    @property
+    @cached_property
     def _extra(self) -> dict[str, Any]:
-        extra: dict[str, Any] = self.connection.extra_dejson
-        return extra
+        return _given(self.connection.extra_dejson)
+
+    @cached_property
+    def _max_payload_bytes(self) -> int:
+        given = self._extra.get("max_payload_bytes", DEFAULT_MAX_PAYLOAD_BYTES)
+        try:
+            return int(given)
+        except (TypeError, ValueError):
+            raise InvalidTask(
+                "max_payload_bytes", f"in the extra of {self.horsies_conn_id} must be a whole number, not {given!r}"
+            ) from None
 
     @property
     def _listens(self) -> bool:
@@ -644,7 +653,7 @@ class HorsiesHook(PostgresHook):
         return bool(listen == LISTEN_NOTIFY)
 
     def _make_database(self, connection: Any) -> Database:
-        extra: dict[str, Any] = connection.extra_dejson
+        extra = _given(connection.extra_dejson)
         unknown = sorted(set(extra) - LIBPQ_EXTRAS - self.ignored_extra_options)
         if unknown:
             raise InvalidTask(
@@ -673,9 +682,8 @@ class HorsiesHook(PostgresHook):
         )
 
     def _encode(self, spec: TaskSpec, position: int | None = None) -> EncodedTask:
-        limit = int(self._extra.get("max_payload_bytes", DEFAULT_MAX_PAYLOAD_BYTES))
         try:
-            return encode_task(spec, max_payload_bytes=limit)
+            return encode_task(spec, max_payload_bytes=self._max_payload_bytes)
         except InvalidTask as error:
             if position is None:
                 raise
@@ -749,6 +757,11 @@ def _read_if_ledger(script: Script[list[T]]) -> Script[list[T]]:
     if (yield from ledger_schema.read_version()) == 0:
         return []
     return (yield from script)
+
+
+def _given(extra: Mapping[str, Any]) -> dict[str, Any]:
+    """The connection form saves null for a field that was left empty."""
+    return {name: value for name, value in extra.items() if value not in (None, "")}
 
 
 def _canonical_ids(task_ids: Iterable[str]) -> list[str]:

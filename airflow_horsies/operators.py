@@ -25,7 +25,7 @@ from airflow_horsies.outcomes import (
     failure_text,
     named,
 )
-from airflow_horsies.rendering import whole_number
+from airflow_horsies.rendering import task_ids_of, whole_number
 from airflow_horsies.task_operator import MAX_LOGGED_ITEMS, HorsiesTaskOperator
 from airflow_horsies.triggers import HorsiesBatchTrigger, HorsiesTrigger
 
@@ -261,7 +261,7 @@ class HorsiesCancelOperator(BaseOperator):
         self.horsies_conn_id = horsies_conn_id
 
     def execute(self, context: Any) -> dict[str, str]:
-        ids = [self.horsies_task_ids] if isinstance(self.horsies_task_ids, str) else list(self.horsies_task_ids)
+        ids = task_ids_of(self.horsies_task_ids)
         with HorsiesHook(self.horsies_conn_id) as hook:
             outcomes = hook.cancel_many(ids)
         for task_id, outcome in outcomes.items():

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ast
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow_horsies.exceptions import InvalidTask
-from airflow_horsies.models import RetryPolicy
+from airflow_horsies.models import RetryPolicy, require_task_id
 
 DAG_RUN_DEADLINE = "dag_run_deadline"
 
@@ -82,3 +83,17 @@ def _dag_run_deadline(context: Any) -> datetime:
         )
     deadline: datetime = started + dagrun_timeout
     return deadline
+
+
+def task_ids_of(value: Any) -> list[str]:
+    """The ids an author gave, or a template rendered: one id, a list, or the text of a list."""
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        try:
+            value = ast.literal_eval(value.strip())
+        except (ValueError, SyntaxError):
+            raise InvalidTask("task_ids", f"is the text of a list that cannot be read: {value[:200]!r}") from None
+    if isinstance(value, str):
+        value = [value.strip()]
+    if not isinstance(value, Iterable) or isinstance(value, Mapping | bytes):
+        raise InvalidTask("task_ids", f"must be the id of a horsies task or a list of ids, not {value!r}")
+    return list(dict.fromkeys(require_task_id(each) for each in value))

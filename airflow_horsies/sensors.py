@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn
 
@@ -17,9 +16,9 @@ from airflow.providers.common.compat.sdk import (
 
 from airflow_horsies.exceptions import HorsiesError, InvalidTask, TaskNotFound
 from airflow_horsies.hook import HorsiesHook
-from airflow_horsies.models import DEFAULT_QUEUE, TERMINAL_STATES, TaskInstanceKey, TaskState, require_task_id
+from airflow_horsies.models import DEFAULT_QUEUE, TERMINAL_STATES, TaskInstanceKey, TaskState
 from airflow_horsies.outcomes import failure_text, named
-from airflow_horsies.rendering import is_final, whole_number
+from airflow_horsies.rendering import is_final, task_ids_of, whole_number
 from airflow_horsies.triggers import (
     HorsiesQueueTrigger,
     HorsiesSensorTrigger,
@@ -200,7 +199,9 @@ class HorsiesSensor(_DeferrableSensor):
 
     def _find_task_ids(self, hook: HorsiesHook) -> list[str]:
         return (
-            latest_task_ids(hook.submissions_of(self._submitter())) if self._by_submission else _ids_in(self.task_ids)
+            latest_task_ids(hook.submissions_of(self._submitter()))
+            if self._by_submission
+            else task_ids_of(self.task_ids)
         )
 
     def _has_failed(self, state: TaskState) -> bool:
@@ -212,7 +213,7 @@ class HorsiesSensor(_DeferrableSensor):
     def _trigger(self, deadline: str) -> HorsiesTrigger:
         if not self._by_submission:
             return HorsiesSensorTrigger(
-                task_ids=_ids_in(self.task_ids),
+                task_ids=task_ids_of(self.task_ids),
                 failed_states=sorted(TERMINAL_STATES - self.allowed_states),
                 horsies_conn_id=self.horsies_conn_id,
                 deadline=deadline,
@@ -253,7 +254,7 @@ class HorsiesSensor(_DeferrableSensor):
         if both:
             raise InvalidTask("failed_states", f"{', '.join(both)} cannot be both allowed and failing")
         if self.task_ids is not None and is_final(self.task_ids):
-            _ids_in(self.task_ids)
+            task_ids_of(self.task_ids)
         if is_final(self.external_map_index):
             whole_number("external_map_index", self.external_map_index)
 
@@ -332,20 +333,6 @@ class HorsiesQueueSensor(_DeferrableSensor):
         if max_depth < 1:
             raise InvalidTask("max_depth", f"must be 1 or more, not {max_depth}: fewer tasks than that must be ready")
         return min_workers, max_depth
-
-
-def _ids_in(value: Any) -> list[str]:
-    """The ids an author gave, or a template rendered: one id, a list, or the text of a list."""
-    if isinstance(value, str) and value.lstrip().startswith("["):
-        try:
-            value = ast.literal_eval(value.strip())
-        except (ValueError, SyntaxError):
-            raise InvalidTask("task_ids", f"is the text of a list that cannot be read: {value[:200]!r}") from None
-    if isinstance(value, str):
-        value = [value.strip()]
-    if not isinstance(value, Iterable) or isinstance(value, Mapping | bytes):
-        raise InvalidTask("task_ids", f"must be the id of a horsies task or a list of ids, not {value!r}")
-    return list(dict.fromkeys(require_task_id(each) for each in value))
 
 
 def _end_states(name: str, states: Collection[str]) -> frozenset[TaskState]:

@@ -162,6 +162,10 @@ class HorsiesTaskOperator(BaseOperator):
                     found = hook.get_tasks(self._sent_ids)
                     return self._finish(hook, [found[task_id] for task_id in self._sent_ids], context)
                 case Reason.TIMED_OUT:
+                    found = hook.get_tasks(self._sent_ids)
+                    if len(found) == len(self._sent_ids) and all(task.state.is_terminal for task in found.values()):
+                        # It ended while no triggerer was there to hear of it.
+                        return self._finish(hook, [found[task_id] for task_id in self._sent_ids], context)
                     self._give_up(hook, self._sent_ids)
                 case Reason.NOT_SERVED:
                     self._not_served(hook)

@@ -13,6 +13,7 @@ from airflow_horsies.exceptions import InvalidTask
 from airflow_horsies.hook import DEFAULT_CONNECT_ARGS, HorsiesHook
 from airflow_horsies.models import TaskSpec
 from airflow_horsies.provider_info import CONNECTION_TYPE
+from airflow_horsies.wire.encoding import DEFAULT_MAX_PAYLOAD_BYTES
 
 SECRET = "s3cret-word"
 
@@ -152,3 +153,17 @@ def test_form_is_that_of_the_provider_info() -> None:
 def test_address_for_messages_holds_no_password() -> None:
     assert database_of().address == "database work of airflow at db.example:6432"
     assert SECRET not in database_of().address
+
+
+def test_fields_the_form_left_empty_count_as_not_given() -> None:
+    hook = make_hook(
+        {"namespace": None, "listen": None, "listen_host": "", "listen_port": None, "max_payload_bytes": None}
+    )
+    assert (hook.namespace, hook._listens) == ("default", True)
+    assert hook._max_payload_bytes == DEFAULT_MAX_PAYLOAD_BYTES
+    assert hook._postgres.listen_args == hook._postgres.connect_args
+
+
+def test_payload_limit_that_is_no_number_is_refused_by_name() -> None:
+    with pytest.raises(InvalidTask, match="max_payload_bytes: in the extra of h must be a whole number, not 'much'"):
+        make_hook({"max_payload_bytes": "much"}).enqueue(TaskSpec(task_name="add"))

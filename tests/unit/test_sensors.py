@@ -159,7 +159,7 @@ def test_options_are_rendered() -> None:
     values = {"run_id": "manual__1", "prefix": "eu", "var_ids": f"['{ID}', '{OTHER_ID}']", "dag": dag}
     for sensor in (by_id, by_instance, queue):
         sensor.render_template_fields(values)
-    assert sensors._ids_in(by_id.task_ids) == [ID, OTHER_ID]
+    assert sensors.task_ids_of(by_id.task_ids) == [ID, OTHER_ID]
     assert by_instance._submitter() == TaskInstanceKey(
         dag_id="eu_sales", run_id="manual__1", task_id="load", map_index=2
     )
@@ -209,13 +209,13 @@ def test_queue_of_horsies_is_not_the_queue_of_airflows_executor() -> None:
     ids=str,
 )
 def test_ids_come_in_many_forms(value: Any, ids: list[str]) -> None:
-    assert sensors._ids_in(value) == ids
+    assert sensors.task_ids_of(value) == ids
 
 
 @pytest.mark.parametrize("value", [None, "None", "", "[oops", [None]], ids=repr)
 def test_what_upstream_did_not_push_is_no_id(value: Any) -> None:
     with pytest.raises(InvalidTask, match=r"^task_ids?: "):
-        sensors._ids_in(value)
+        sensors.task_ids_of(value)
 
 
 # -- looking -----------------------------------------------------------------------------------------------------------
