@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cached_property
 from itertools import count
 from typing import Any, TypeAlias, TypeVar
@@ -173,7 +173,15 @@ class HorsiesHook(PostgresHook):
         runs = count()
         return self._write(lambda wire: scripts.enqueue_tasks(wire, encoded, is_rerun=next(runs) > 0))
 
-    def submit(self, spec: TaskSpec, task_instance: TaskInstanceKey, *, life: int, try_number: int) -> SubmitResult:
+    def submit(
+        self,
+        spec: TaskSpec,
+        task_instance: TaskInstanceKey,
+        *,
+        life: int,
+        try_number: int,
+        run_started_at: datetime | None = None,
+    ) -> SubmitResult:
         """
         Send the task of a task instance exactly once, however often and from wherever this is called.
 
@@ -189,12 +197,22 @@ class HorsiesHook(PostgresHook):
 
         :param life: Airflow's ``ti.max_tries - task.retries + 1``, the first try since the last clear.
         :param try_number: the try that submits; recorded for people to see.
+        :param run_started_at: when the DAG run began. A run that was deleted and made again under the same id is told
+            apart by it; without it, the task of the deleted run would be adopted.
         """
-        (result,) = self.submit_many([spec], task_instance, life=life, try_number=try_number)
+        (result,) = self.submit_many(
+            [spec], task_instance, life=life, try_number=try_number, run_started_at=run_started_at
+        )
         return result
 
     def submit_many(
-        self, specs: Sequence[TaskSpec], task_instance: TaskInstanceKey, *, life: int, try_number: int
+        self,
+        specs: Sequence[TaskSpec],
+        task_instance: TaskInstanceKey,
+        *,
+        life: int,
+        try_number: int,
+        run_started_at: datetime | None = None,
     ) -> list[SubmitResult]:
         """
         As :meth:`submit`, for the tasks of a batch in the order of their positions, in one transaction.
@@ -211,6 +229,7 @@ class HorsiesHook(PostgresHook):
             task_instance=task_instance,
             life=life,
             try_number=try_number,
+            run_started_at=run_started_at,
         )
         self.ensure_ledger()
         return self._write(lambda wire: submissions.submit_tasks(wire, submitter, encoded))

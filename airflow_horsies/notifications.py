@@ -73,6 +73,12 @@ class HorsiesNotifier(BaseNotifier):
         # Rendering replaces the templates, and one notifier may stand behind many tasks of a process.
         BaseNotifier.__call__(copy(self), *args)
 
+    def render_template_fields(self, context: Any, jinja_env: Any = None) -> None:
+        # Airflow's own, before 3.3, leaves a template as it is that renders to nothing.
+        environment = jinja_env or self.get_template_env(dag=context.get("dag"))
+        for name in self.template_fields:
+            setattr(self, name, self.render_template(getattr(self, name), context, environment))
+
     def notify(self, context: Any) -> None:
         with HorsiesHook(self.horsies_conn_id) as hook:
             task_id = hook.enqueue(self._spec(context))

@@ -134,6 +134,7 @@ class HorsiesTaskOperator(BaseOperator):
                 self._task_instance(context),
                 life=self._life(context),
                 try_number=context["ti"].try_number,
+                run_started_at=context["dag_run"].start_date,
             )
             self._sent_ids = [each.task_id for each in sent]
             ATTEMPTS_LINK.push(context)

@@ -9,7 +9,7 @@ import json
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import assert_never
 
 from airflow_horsies.exceptions import InvalidTask, NamespaceTaken, StaleSubmission, TaskNotFound
@@ -49,6 +49,7 @@ class Submitter:
     task_instance: TaskInstanceKey
     life: int
     try_number: int
+    run_started_at: datetime | None = None
 
     def __post_init__(self) -> None:
         for name in ("life", "try_number"):
@@ -76,7 +77,8 @@ def submit_tasks(wire: Wire, submitter: Submitter, tasks: Sequence[EncodedTask])
     }
     _require_ours(submitter, latest.values())
     states = yield from read_states(wire, [row["horsies_task_id"] for row in latest.values()])
-    yield from _cancel_earlier_lives(wire, submitter, latest.values(), states)
+    outdated = {position for position, row in latest.items() if _is_outdated(submitter, row)}
+    yield from _cancel_outdated(wire, [latest[position] for position in outdated], states)
 
     results: dict[int, SubmitResult] = {}
     pending: list[_Round] = []
@@ -86,7 +88,7 @@ def submit_tasks(wire: Wire, submitter: Submitter, tasks: Sequence[EncodedTask])
             # An idempotency key guards the first submission; a clear or a retry asks for the work again.
             keyed = task if row is None else replace(task, idempotency_digest=None)
             pending.append(_Round(submitter, position, 1, keyed))
-        elif _asks_for_next_round(row["horsies_task_id"], states.get(row["horsies_task_id"])):
+        elif position in outdated or _asks_for_next_round(row["horsies_task_id"], states.get(row["horsies_task_id"])):
             keyless = replace(task, idempotency_digest=None)
             pending.append(_Round(submitter, position, row["round"] + 1, keyless))
         else:
@@ -201,13 +203,19 @@ def _require_ours(submitter: Submitter, latest: Collection[Row]) -> None:
             )
 
 
-def _cancel_earlier_lives(
-    wire: Wire, submitter: Submitter, latest: Collection[Row], states: Mapping[str, TaskState]
-) -> Script[None]:
-    """The task instance was cleared: what an earlier life left running is no longer wanted."""
-    for row in latest:
+def _is_outdated(submitter: Submitter, row: Row) -> bool:
+    """Whether a submission is of an earlier life, or of a DAG run that was deleted and made again since."""
+    if row["life"] < submitter.life:
+        return True
+    began: datetime | None = row["run_started_at"]
+    return began is not None and submitter.run_started_at is not None and began != submitter.run_started_at
+
+
+def _cancel_outdated(wire: Wire, outdated: Collection[Row], states: Mapping[str, TaskState]) -> Script[None]:
+    """What was left running is no longer wanted."""
+    for row in outdated:
         state = states.get(row["horsies_task_id"])
-        if row["life"] < submitter.life and state is not None and not state.is_terminal:
+        if state is not None and not state.is_terminal:
             yield from cancel_and_signal(wire, row["horsies_task_id"])
 
 
@@ -282,6 +290,7 @@ def _record(submitter: Submitter, rounds: Sequence[_Round]) -> Statement:
             **submitter.key,
             "life": submitter.life,
             "try_number": submitter.try_number,
+            "run_started_at": submitter.run_started_at,
             "base_url": submitter.base_url,
             "positions": [item.position for item in rounds],
             "rounds": [item.number for item in rounds],

@@ -8,7 +8,7 @@ import signal
 import statistics
 import time
 from collections import Counter
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import psycopg
 import pytest
@@ -112,6 +112,19 @@ def test_try_of_an_earlier_life_submits_nothing(hook: HorsiesHook) -> None:
     with pytest.raises(StaleSubmission, match="cleared since"):
         hook.submit(SPEC, INSTANCE, life=1, try_number=1)
     assert rows(hook, "SELECT count(*) FROM horsies_tasks") == [(1,)]
+
+
+def test_run_deleted_and_made_again_sends_again(hook: HorsiesHook, release: str) -> None:
+    began = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    first = hook.submit(SPEC, INSTANCE, life=1, try_number=1, run_started_at=began)
+    same = hook.submit(SPEC, INSTANCE, life=1, try_number=2, run_started_at=began)
+    assert (same.outcome, same.task_id) == (SubmitOutcome.REATTACHED, first.task_id)
+    again = hook.submit(SPEC, INSTANCE, life=1, try_number=1, run_started_at=began + timedelta(days=1))
+    assert (again.outcome, again.round) == (SubmitOutcome.SENT, 2)
+    assert hook.get_task(first.task_id).state is TaskState.CANCELLED
+    end_task(hook, again.task_id, TaskState.COMPLETED, release)
+    third = hook.submit(SPEC, INSTANCE, life=1, try_number=1, run_started_at=began + timedelta(days=2))
+    assert (third.outcome, third.round) == (SubmitOutcome.SENT, 3)
 
 
 def test_batch_reattaches_item_by_item(hook: HorsiesHook, release: str) -> None:

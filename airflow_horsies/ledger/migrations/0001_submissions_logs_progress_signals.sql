@@ -17,6 +17,8 @@ CREATE TABLE airflow_horsies.submissions (
     life integer NOT NULL,
     round integer NOT NULL,
     try_number integer NOT NULL,
+    -- When the DAG run began: a run that was deleted and made again under the same id began anew.
+    run_started_at timestamptz,
     horsies_task_id uuid NOT NULL,
     base_url text NOT NULL,
     task_name text NOT NULL,

@@ -1,5 +1,5 @@
 SELECT DISTINCT ON (position)
-    position, life, round, horsies_task_id::text AS horsies_task_id, base_url
+    position, life, round, horsies_task_id::text AS horsies_task_id, base_url, run_started_at
 FROM airflow_horsies.submissions
 WHERE
     namespace = %(namespace)s

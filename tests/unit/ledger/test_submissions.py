@@ -117,7 +117,7 @@ class Database:
         for position, number, task_id in zip(
             params["positions"], params["rounds"], params["horsies_task_ids"], strict=True
         ):
-            row = {name: params[name] for name in ("namespace", "life", "base_url", "try_number")}
+            row = {name: params[name] for name in ("namespace", "life", "base_url", "try_number", "run_started_at")}
             self.submissions.append({**row, "position": position, "round": number, "horsies_task_id": task_id})
         return []
 

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+
+from airflow_horsies.exceptions import InvalidTask
+from airflow_horsies.models import RetryPolicy
+from airflow_horsies.operators import HorsiesBatchOperator, HorsiesCancelOperator, HorsiesOperator
+
+POLICY = RetryPolicy.fixed([1, 2], auto_retry_for=["FLAKY"])
+
+
+def one(**given: Any) -> HorsiesOperator:
+    return HorsiesOperator(**{"task_id": "one", "task_name": "add", **given})
+
+
+def context(**given: Any) -> dict[str, Any]:
+    ti = SimpleNamespace(
+        dag_id="d", run_id="r", task_id="one", map_index=-1, try_number=1, max_tries=0, start_date=datetime.now(UTC)
+    )
+    dag = SimpleNamespace(dag_id="d", dagrun_timeout=None)
+    run = SimpleNamespace(start_date=datetime(2026, 1, 1, tzinfo=UTC))
+    return {"ti": ti, "dag": dag, "dag_run": run, **given}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"task_name": ""}, "task_name: must not be empty"),
+        ({"priority": 0}, "priority: must be a whole number from 1 to 100"),
+        ({"queue": "x" * 101}, "queue: is 101 characters long"),
+        ({"retry_policy": {"intervals": [1], "auto_retry_for": ["ValueError"]}}, "looks like an exception class"),
+        ({"retry_policy": {"interval": [1]}}, r"retry_policy: unknown key\(s\) \['interval'\]"),
+        ({"good_until": datetime(2031, 1, 1)}, "good_until: has no time zone"),
+        ({"timeout": timedelta(0)}, "timeout: must be at least one second"),
+        ({"on_expired": "ignore"}, "on_expired: must be 'fail' or 'skip', not 'ignore'"),
+        ({"on_cancelled": "retry"}, "on_cancelled: must be 'fail' or 'skip'"),
+        ({"fail_fast_codes": ["KeyError"]}, "fail_fast_codes: 'KeyError' looks like an exception class"),
+    ],
+)
+def test_mistake_is_found_when_the_dag_is_parsed(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidTask, match=message):
+        one(**given)
+
+
+def test_what_holds_a_template_is_left_until_it_is_rendered() -> None:
+    operator = one(
+        task_name="{{ params.name }}", priority="{{ params.p }}", retry_policy={"intervals": "{{ params.i }}"}
+    )
+    operator.task_name, operator.priority = "add", "7"
+    operator.horsies_retry_policy = {"intervals": [5], "auto_retry_for": ["FLAKY"]}
+    spec = operator._specs(context())[0]
+    assert (spec.task_name, spec.priority) == ("add", 7)
+    assert spec.retry_policy == RetryPolicy.fixed([5], auto_retry_for=["FLAKY"])
+    operator.priority = "first"
+    with pytest.raises(InvalidTask, match="priority: must be a whole number, not 'first'"):
+        operator._specs(context())
+
+
+def test_queue_and_retry_policy_of_horsies_are_kept_apart_from_airflows() -> None:
+    operator = one(queue="spark", retry_policy=POLICY)
+    assert (operator.queue, operator.horsies_queue) == ("default", "spark")
+    assert operator.horsies_retry_policy["intervals"] == [1, 2]
+    assert getattr(operator, "retry_policy", None) is None
+    assert one(queue="spark", horsies_queue="gpu").horsies_queue == "gpu"
+
+
+@pytest.mark.parametrize(
+    ("good_until", "expected"),
+    [
+        (datetime(2031, 1, 1, tzinfo=UTC), datetime(2031, 1, 1, tzinfo=UTC)),
+        ("2031-01-01T00:00:00+00:00", datetime(2031, 1, 1, tzinfo=UTC)),
+        ("dag_run_deadline", datetime(2026, 1, 1, 1, tzinfo=UTC)),
+        (None, None),
+    ],
+)
+def test_good_until_takes_every_form(good_until: Any, expected: datetime | None) -> None:
+    dag = SimpleNamespace(dag_id="d", dagrun_timeout=timedelta(hours=1))
+    assert one(good_until=good_until)._specs(context(dag=dag))[0].good_until == expected
+
+
+def test_good_until_from_now_on_counts_from_the_submission() -> None:
+    before = datetime.now(UTC)
+    (spec,) = one(good_until=timedelta(minutes=5))._specs(context())
+    assert spec.good_until is not None
+    assert before + timedelta(minutes=5) <= spec.good_until <= datetime.now(UTC) + timedelta(minutes=5)
+
+
+def test_deadline_of_a_run_without_one_is_refused_by_name() -> None:
+    with pytest.raises(InvalidTask, match="the DAG d has no dagrun_timeout"):
+        one(good_until="dag_run_deadline")._specs(context())
+    with pytest.raises(InvalidTask, match=r"good_until: must be a datetime.*'soon'"):
+        one(good_until="soon")._specs(context())
+
+
+@pytest.mark.parametrize(("max_tries", "retries", "life"), [(0, 0, 1), (1, 0, 2), (2, 2, 1), (4, 2, 3), (0, 3, 1)])
+def test_life_is_the_first_try_since_the_last_clear(max_tries: int, retries: int, life: int) -> None:
+    ti = SimpleNamespace(max_tries=max_tries)
+    assert one(retries=retries)._life({"ti": ti}) == life
+
+
+def test_batch_allows_as_many_failures_as_both_bounds_do() -> None:
+    def allowed(**given: Any) -> int:
+        return HorsiesBatchOperator(task_id="b", task_name="add", items=[{}] * 10, **given)._allowed_failures(10)
+
+    assert allowed() == 0
+    assert allowed(max_failures=3) == 3
+    assert allowed(max_failures="3", min_success="9") == 1
+    assert allowed(max_failures=10, min_success=4) == 6
+
+
+def test_batch_of_something_else_than_a_list_is_refused() -> None:
+    operator = HorsiesBatchOperator(task_id="b", task_name="add", items="{{ items }}")
+    with pytest.raises(InvalidTask, match="items: must be a list of arguments, not str"):
+        operator._specs(context())
+
+
+@pytest.mark.parametrize("kind", [HorsiesOperator, HorsiesBatchOperator, HorsiesCancelOperator])
+def test_template_fields_are_attributes(kind: type[Any]) -> None:
+    given: dict[str, Any] = {
+        HorsiesOperator: {"task_name": "add"},
+        HorsiesBatchOperator: {"task_name": "add", "items": []},
+        HorsiesCancelOperator: {"horsies_task_ids": []},
+    }[kind]
+    with DAG("d", schedule=None):
+        operator = kind(task_id="t", **given)
+    assert all(hasattr(operator, name) for name in operator.template_fields)
