@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from datetime import datetime, timedelta
-from functools import cached_property
 from itertools import count
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeVar
 
-from airflow.providers.common.compat.connection import get_async_connection
-from airflow.providers.common.compat.sdk import conf
-from airflow.providers.postgres.hooks import postgres as postgres_module
-from airflow.providers.postgres.hooks.postgres import PostgresHook
-
-from airflow_horsies.database import Database, Listener, Session, run_async
+from airflow_horsies.async_hook import AsyncHook, canonical_ids, read_if_ledger, wait_timeout
+from airflow_horsies.database import Listener
 from airflow_horsies.exceptions import (
     AccessDenied,
     DatabaseUnreachable,
     HorsiesError,
     InvalidTask,
-    WaitTimeout,
 )
-from airflow_horsies.hub import POLL_SECONDS, Waiter, hub_of
+from airflow_horsies.hub import POLL_SECONDS
 from airflow_horsies.ledger import schema as ledger_schema
 from airflow_horsies.ledger import submissions
 from airflow_horsies.ledger.schema import Migration
@@ -48,61 +41,18 @@ from airflow_horsies.models import (
     require_task_id,
 )
 from airflow_horsies.wire import scripts
-from airflow_horsies.wire.encoding import DEFAULT_MAX_PAYLOAD_BYTES, EncodedTask, encode_task
-from airflow_horsies.wire.schema import Schema, detect_schema
+from airflow_horsies.wire.encoding import EncodedTask, encode_task
 from airflow_horsies.wire.statement import Script
-from airflow_horsies.wire.statements import Wire
 
 T = TypeVar("T")
-_WireScript: TypeAlias = Callable[[Wire], Script[T]]
-
 log = logging.getLogger(__name__)
 
-DEFAULT_NAMESPACE = "default"
-LISTEN_NOTIFY = "notify"
-LISTEN_POLL = "poll"
 RECONNECT_SECONDS = 0.5
 MAX_RECONNECT_SECONDS = 15.0
 PRUNE_AFTER = timedelta(days=1)
 
-# Handed to libpq as they are; every other extra is ours or is refused by name.
-LIBPQ_EXTRAS = frozenset(
-    {
-        "application_name",
-        "channel_binding",
-        "connect_timeout",
-        "gssencmode",
-        "hostaddr",
-        "keepalives",
-        "keepalives_count",
-        "keepalives_idle",
-        "keepalives_interval",
-        "options",
-        "passfile",
-        "require_auth",
-        "ssl_min_protocol_version",
-        "sslcert",
-        "sslcrl",
-        "sslkey",
-        "sslmode",
-        "sslpassword",
-        "sslrootcert",
-        "target_session_attrs",
-        "tcp_user_timeout",
-    }
-)
-OWN_EXTRAS = frozenset({"namespace", "listen", "listen_host", "listen_port", "max_payload_bytes"})
-DEFAULT_CONNECT_ARGS: Mapping[str, Any] = {
-    "application_name": "airflow-horsies",
-    "connect_timeout": 10,
-    "keepalives": 1,
-    "keepalives_idle": 30,
-    "keepalives_interval": 10,
-    "keepalives_count": 3,
-}
 
-
-class HorsiesHook(PostgresHook):
+class HorsiesHook(AsyncHook):
     """
     Speak with horsies through its Postgres database.
 
@@ -124,23 +74,6 @@ class HorsiesHook(PostgresHook):
 
     :param horsies_conn_id: the Airflow connection to use.
     """
-
-    conn_name_attr = "horsies_conn_id"
-    default_conn_name = "horsies_default"
-    conn_type = "horsies"
-    hook_name = "Horsies"
-    ignored_extra_options = PostgresHook.ignored_extra_options | OWN_EXTRAS
-
-    def __init__(self, horsies_conn_id: str = default_conn_name, **kwargs: Any) -> None:
-        super().__init__(horsies_conn_id=horsies_conn_id, **kwargs)
-        self.horsies_conn_id = horsies_conn_id
-
-    @classmethod
-    def get_ui_field_behaviour(cls) -> dict[str, Any]:
-        from airflow_horsies.provider_info import CONNECTION_TYPE
-
-        behaviour: dict[str, Any] = CONNECTION_TYPE["ui-field-behaviour"]
-        return behaviour
 
     # -- sending ---------------------------------------------------------------------------------------------------
 
@@ -256,7 +189,7 @@ class HorsiesHook(PostgresHook):
 
             states = {task.id: task.state for task in hook.get_tasks(ids).values()}
         """
-        wanted = _canonical_ids(task_ids)
+        wanted = canonical_ids(task_ids)
         return self._read(lambda wire: scripts.read_tasks(wire, wanted))
 
     def get_states(self, task_ids: Iterable[str]) -> dict[str, TaskState]:
@@ -267,7 +200,7 @@ class HorsiesHook(PostgresHook):
 
             ended = all(state.is_terminal for state in hook.get_states(ids).values())
         """
-        wanted = _canonical_ids(task_ids)
+        wanted = canonical_ids(task_ids)
         return self._read(lambda wire: scripts.read_states(wire, wanted))
 
     def attempts(self, task_id: str) -> tuple[Attempt, ...]:
@@ -388,7 +321,7 @@ class HorsiesHook(PostgresHook):
         :param timeout_seconds: raise WaitTimeout after this long; None waits without end.
         :param until: return earlier, once this holds for the states of those that have ended.
         """
-        wanted = _canonical_ids(task_ids)
+        wanted = canonical_ids(task_ids)
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         waiting = set(wanted)
         ended: dict[str, TaskState] = {}
@@ -433,100 +366,11 @@ class HorsiesHook(PostgresHook):
 
             outcomes = hook.cancel_many(ids)
         """
-        wanted = _canonical_ids(task_ids)
+        wanted = canonical_ids(task_ids)
         self.ensure_ledger()
         return self._write(lambda wire: submissions.cancel_many_and_signal(wire, wanted))
 
-    # -- the asynchronous side ---------------------------------------------------------------------------------------
-
-    async def get_task_async(self, task_id: str) -> TaskView:
-        """As :meth:`get_task`, for triggers: ``task = await hook.get_task_async(task_id)``."""
-        wanted = require_task_id(task_id)
-        return await self._read_async(lambda wire: scripts.read_task(wire, wanted))
-
-    async def get_tasks_async(self, task_ids: Iterable[str]) -> dict[str, TaskView]:
-        """As :meth:`get_tasks`, for triggers: ``tasks = await hook.get_tasks_async(ids)``."""
-        wanted = _canonical_ids(task_ids)
-        return await self._read_async(lambda wire: scripts.read_tasks(wire, wanted))
-
-    async def queues_async(self) -> list[QueueDepth]:
-        """As :meth:`queues`, for triggers: ``queues = await hook.queues_async()``."""
-        return await self._read_async(scripts.read_queues)
-
-    async def workers_async(self) -> list[WorkerState]:
-        """As :meth:`workers`, for triggers: ``workers = await hook.workers_async()``."""
-        return await self._read_async(scripts.read_workers)
-
-    async def submissions_of_async(self, task_instance: TaskInstanceKey) -> list[Submission]:
-        """As :meth:`submissions_of`, for triggers: ``sent = await hook.submissions_of_async(instance)``."""
-        await self._postgres_async()
-        namespace = self.namespace
-        return await self._read_async(lambda _: _read_if_ledger(submissions.read_submissions(namespace, task_instance)))
-
-    async def cancel_async(self, task_id: str, *, states: Collection[TaskState] = LIVE_STATES) -> CancelOutcome:
-        """As :meth:`cancel`, for triggers: ``outcome = await hook.cancel_async(task_id)``."""
-        wanted = require_task_id(task_id)
-        return await self._write_async(lambda wire: submissions.cancel_and_signal(wire, wanted, states=states))
-
-    async def cancel_many_async(self, task_ids: Iterable[str]) -> dict[str, CancelOutcome]:
-        """As :meth:`cancel_many`, for triggers: ``outcomes = await hook.cancel_many_async(ids)``."""
-        wanted = _canonical_ids(task_ids)
-        return await self._write_async(lambda wire: submissions.cancel_many_and_signal(wire, wanted))
-
-    async def wait_async(self, task_ids: Iterable[str], *, timeout_seconds: float | None = None) -> list[TaskView]:
-        """As :meth:`wait`, on an event loop: ``(task,) = await hook.wait_async([task_id])``."""
-        wanted = _canonical_ids(task_ids)
-        async with self.subscribe(wanted) as waiter:
-            try:
-                async with asyncio.timeout(timeout_seconds):
-                    while waiter.pending:
-                        await waiter.news()
-                        for task_id, state in waiter.ended.items():
-                            if state is None:
-                                raise scripts.task_not_found(task_id)
-            except TimeoutError:
-                raise _wait_timeout(waiter.pending) from None
-        found = await self.get_tasks_async(wanted)
-        return [found[task_id] for task_id in wanted]
-
-    @asynccontextmanager
-    async def subscribe(self, task_ids: Collection[str]) -> AsyncIterator[Waiter]:
-        """
-        Hear of the end of tasks on an event loop; all subscribers of a process share one listening connection.
-
-        .. code-block:: python
-
-            async with hook.subscribe([task_id]) as waiter:
-                while waiter.pending:
-                    await waiter.news()
-                print(waiter.ended)
-        """
-        # One id that is none would fail the read that serves every waiter.
-        wanted = _canonical_ids(task_ids)
-        database = await self._postgres_async()
-        async with hub_of(database, listens=self._listens).subscribe(wanted) as waiter:
-            yield waiter
-
     # -- the database itself -----------------------------------------------------------------------------------------
-
-    def get_conn(self) -> Any:
-        """A new connection of the driver that Airflow's Postgres provider uses; the caller closes it."""
-        return self._postgres.connect()
-
-    @cached_property
-    def horsies_schema(self) -> Schema:
-        """The horsies schema that was found; SchemaMissing or SchemaUnsupported where there is none to speak with."""
-        return self._session.run(detect_schema)
-
-    @property
-    def namespace(self) -> str:
-        """Keeps Airflow deployments that share one horsies database apart."""
-        return str(self._extra.get("namespace") or DEFAULT_NAMESPACE)
-
-    @property
-    def base_url(self) -> str:
-        """The address of this Airflow deployment, recorded with each submission."""
-        return conf.get("api", "base_url", fallback="") or "http://localhost:8080"
 
     def ledger_version(self) -> int:
         """
@@ -597,108 +441,9 @@ class HorsiesHook(PostgresHook):
         workers = f"{len(alive)} live worker(s) serving {', '.join(served)}" if alive else "no live worker"
         return True, f"Connected to {schema.describe()}; {workers}; namespace {self.namespace!r}"
 
-    def run_script(self, make_script: Callable[[], Script[T]]) -> T:
-        """
-        Run a script of statements in one transaction and return its outcome.
-
-        .. code-block:: python
-
-            from airflow_horsies.wire.checks import read_server
-
-            print(hook.run_script(read_server).version)
-        """
-        return self._session.run(make_script)
-
-    def can_listen(self) -> bool:
-        """
-        Whether notifications wake :meth:`wait`: False where the connection asks for polling, ListenUnavailable where
-        they cannot arrive.
-
-        .. code-block:: python
-
-            if not hook.can_listen():
-                print("waiting by polling")
-        """
-        if not self._listens:
-            return False
-        Listener(self._postgres).close()
-        return True
-
-    def close(self) -> None:
-        """Let the kept connection go."""
-        if "_session" in self.__dict__:
-            self._session.close()
-
-    def __enter__(self) -> HorsiesHook:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
-
     # -- inside ------------------------------------------------------------------------------------------------------
 
     _ledger_is_current = False
-
-    @cached_property
-    def _postgres(self) -> Database:
-        return self._make_database(self.connection)
-
-    @cached_property
-    def _session(self) -> Session:
-        return Session(self._postgres)
-
-    @cached_property
-    def _extra(self) -> dict[str, Any]:
-        return _given(self.connection.extra_dejson)
-
-    @cached_property
-    def _max_payload_bytes(self) -> int:
-        given = self._extra.get("max_payload_bytes", DEFAULT_MAX_PAYLOAD_BYTES)
-        try:
-            return int(given)
-        except (TypeError, ValueError):
-            raise InvalidTask(
-                "max_payload_bytes", f"in the extra of {self.horsies_conn_id} must be a whole number, not {given!r}"
-            ) from None
-
-    @property
-    def _listens(self) -> bool:
-        listen = self._extra.get("listen", LISTEN_NOTIFY)
-        if listen not in (LISTEN_NOTIFY, LISTEN_POLL):
-            raise InvalidTask(
-                "listen",
-                f"in the extra of connection {self.horsies_conn_id} must be 'notify' or 'poll', not {listen!r}",
-            )
-        return bool(listen == LISTEN_NOTIFY)
-
-    def _make_database(self, connection: Any) -> Database:
-        extra = _given(connection.extra_dejson)
-        unknown = sorted(set(extra) - LIBPQ_EXTRAS - self.ignored_extra_options)
-        if unknown:
-            raise InvalidTask(
-                "extra",
-                f"of connection {self.horsies_conn_id} holds {', '.join(unknown)}, which is neither an option of this "
-                f"provider ({', '.join(sorted(OWN_EXTRAS))}) nor one of libpq that it passes on",
-            )
-        login, password, port = connection.login, connection.password, connection.port
-        if extra.get("iam"):
-            login, password, port = self.get_iam_token(connection)
-        args = {
-            **DEFAULT_CONNECT_ARGS,
-            **{name: value for name, value in extra.items() if name in LIBPQ_EXTRAS},
-            "host": connection.host,
-            "port": port,
-            "user": login,
-            "password": password,
-            "dbname": self.database or connection.schema,
-        }
-        args = {name: value for name, value in args.items() if value not in (None, "")}
-        past_pooler = {"host": extra.get("listen_host"), "port": extra.get("listen_port")}
-        return Database(
-            connect_args=args,
-            listen_args={**args, **{name: value for name, value in past_pooler.items() if value}},
-            use_psycopg=getattr(postgres_module, "USE_PSYCOPG3", False),
-        )
 
     def _encode(self, spec: TaskSpec, position: int | None = None) -> EncodedTask:
         try:
@@ -708,40 +453,8 @@ class HorsiesHook(PostgresHook):
                 raise
             raise InvalidTask(f"task {position}: {error.field}", error.problem) from None
 
-    def _read(self, make_script: _WireScript[T]) -> T:
-        wire = Wire(self.horsies_schema)
-        return self._session.run(lambda: make_script(wire))
-
-    def _write(self, make_script: _WireScript[T]) -> T:
-        self.horsies_schema.require_writable()
-        return self._read(make_script)
-
     def _read_ledger(self, make_script: Callable[[], Script[list[T]]]) -> list[T]:
-        return self._session.run(lambda: _read_if_ledger(make_script()))
-
-    async def _postgres_async(self) -> Database:
-        # Looking a connection up blocks unless it is asked for asynchronously; afterwards it is at hand for both sides.
-        if self._connection is None:
-            self._connection: Any = await get_async_connection(self.horsies_conn_id)
-        return self._postgres
-
-    async def _read_async(self, make_script: _WireScript[T]) -> T:
-        database = await self._postgres_async()
-        with database.translated():
-            async with await database.connect_async() as connection:
-                await connection.set_autocommit(True)
-                wire = Wire(await run_async(connection, detect_schema))
-                return await run_async(connection, lambda: make_script(wire))
-
-    async def _write_async(self, make_script: _WireScript[T]) -> T:
-        database = await self._postgres_async()
-        with database.translated():
-            async with await database.connect_async() as connection:
-                await connection.set_autocommit(True)
-                schema = await run_async(connection, detect_schema)
-                schema.require_writable()
-                await run_async(connection, ledger_schema.migrate)
-                return await run_async(connection, lambda: make_script(Wire(schema)))
+        return self._session.run(lambda: read_if_ledger(make_script()))
 
     def _drop_ended(
         self,
@@ -771,24 +484,6 @@ class HorsiesHook(PostgresHook):
         )
 
 
-def _read_if_ledger(script: Script[list[T]]) -> Script[list[T]]:
-    """Nothing was ever submitted where the ledger does not exist yet."""
-    if (yield from ledger_schema.read_version()) == 0:
-        return []
-    return (yield from script)
-
-
-def _given(extra: Mapping[str, Any]) -> dict[str, Any]:
-    """The connection form saves null for a field that was left empty."""
-    return {name: value for name, value in extra.items() if value not in (None, "")}
-
-
-def _canonical_ids(task_ids: Iterable[str]) -> list[str]:
-    if isinstance(task_ids, str):
-        raise InvalidTask("task_ids", "must be several ids, not one string; put it into a list")
-    return list(dict.fromkeys(require_task_id(task_id) for task_id in task_ids))
-
-
 def _sleep(seconds: float) -> set[str]:
     """Waiting without a listener: nothing is heard."""
     time.sleep(seconds)
@@ -801,16 +496,8 @@ def _pause(poll_seconds: float, deadline: float | None, waiting: Collection[str]
         return poll_seconds
     left = deadline - time.monotonic()
     if left <= 0:
-        raise _wait_timeout(waiting)
+        raise wait_timeout(waiting)
     return min(poll_seconds, left)
-
-
-def _wait_timeout(waiting: Collection[str]) -> WaitTimeout:
-    return WaitTimeout(
-        f"{len(waiting)} task(s) had not ended in time, {min(waiting)} among them; they go on. "
-        "'airflow horsies check' tells whether a live worker serves their queue",
-        task_id=min(waiting),
-    )
 
 
 def _next_retry(error: DatabaseUnreachable, seconds: float, deadline: float | None) -> float:

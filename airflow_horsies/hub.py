@@ -125,17 +125,18 @@ class Hub:
     async def _serve_while_connected(self) -> None:
         loop = asyncio.get_running_loop()
         async with AsyncExitStack() as opened:
-            parts = []
+            listener: psycopg.AsyncConnection[Any] | None = None
             if self._listens:
                 listener = await listen_async(self._database)
                 opened.push_async_callback(listener.close)
-                parts.append(loop.create_task(self._listen(listener)))
             reader = await self._database.connect_async()
             opened.push_async_callback(reader.close)
             await reader.set_autocommit(True)
             # Whatever ended while nobody listened is found by reading everything.
             self._read_again(self._waiters)
-            parts.append(loop.create_task(self._read(reader)))
+            parts = [loop.create_task(self._read(reader))]
+            if listener is not None:
+                parts.append(loop.create_task(self._listen(listener)))
             self._retry_seconds = FIRST_RETRY_SECONDS
             try:
                 ended, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)

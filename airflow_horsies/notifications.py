@@ -74,8 +74,10 @@ class HorsiesNotifier(BaseNotifier):
         BaseNotifier.__call__(copy(self), *args)
 
     def render_template_fields(self, context: Any, jinja_env: Any = None) -> None:
-        # Airflow's own, before 3.3, leaves a template as it is that renders to nothing.
-        environment = jinja_env or self.get_template_env(dag=context.get("dag"))
+        # Airflow's own, before 3.3, leaves a template as it is that renders to nothing; and in dag.test() it is given
+        # the scheduler's idea of the DAG, which has no environment.
+        dag = context.get("dag")
+        environment = jinja_env or self.get_template_env(dag if hasattr(dag, "get_template_env") else None)
         for name in self.template_fields:
             setattr(self, name, self.render_template(getattr(self, name), context, environment))
 

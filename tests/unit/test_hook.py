@@ -8,9 +8,10 @@ import pytest
 from airflow.providers.postgres.hooks import postgres as postgres_module
 from airflow.sdk import Connection
 
+from airflow_horsies.connected_hook import DEFAULT_CONNECT_ARGS
 from airflow_horsies.database import Database
 from airflow_horsies.exceptions import InvalidTask
-from airflow_horsies.hook import DEFAULT_CONNECT_ARGS, HorsiesHook
+from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.models import TaskSpec
 from airflow_horsies.provider_info import CONNECTION_TYPE
 from airflow_horsies.wire.encoding import DEFAULT_MAX_PAYLOAD_BYTES

@@ -1,0 +1,122 @@
+"""The calls of HorsiesHook for an event loop: the same statements and rules as on the other side."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Collection, Iterable
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+from airflow_horsies.connected_hook import ConnectedHook
+from airflow_horsies.exceptions import InvalidTask, WaitTimeout
+from airflow_horsies.hub import Waiter, hub_of
+from airflow_horsies.ledger import schema as ledger_schema
+from airflow_horsies.ledger import submissions
+from airflow_horsies.models import (
+    LIVE_STATES,
+    CancelOutcome,
+    QueueDepth,
+    Submission,
+    TaskInstanceKey,
+    TaskState,
+    TaskView,
+    WorkerState,
+    require_task_id,
+)
+from airflow_horsies.wire import scripts
+from airflow_horsies.wire.statement import Script
+
+T = TypeVar("T")
+
+
+class AsyncHook(ConnectedHook):
+    """Mixed into HorsiesHook; triggers call it."""
+
+    async def get_task_async(self, task_id: str) -> TaskView:
+        """As :meth:`get_task`, for triggers: ``task = await hook.get_task_async(task_id)``."""
+        wanted = require_task_id(task_id)
+        return await self._read_async(lambda wire: scripts.read_task(wire, wanted))
+
+    async def get_tasks_async(self, task_ids: Iterable[str]) -> dict[str, TaskView]:
+        """As :meth:`get_tasks`, for triggers: ``tasks = await hook.get_tasks_async(ids)``."""
+        wanted = canonical_ids(task_ids)
+        return await self._read_async(lambda wire: scripts.read_tasks(wire, wanted))
+
+    async def queues_async(self) -> list[QueueDepth]:
+        """As :meth:`queues`, for triggers: ``queues = await hook.queues_async()``."""
+        return await self._read_async(scripts.read_queues)
+
+    async def workers_async(self) -> list[WorkerState]:
+        """As :meth:`workers`, for triggers: ``workers = await hook.workers_async()``."""
+        return await self._read_async(scripts.read_workers)
+
+    async def submissions_of_async(self, task_instance: TaskInstanceKey) -> list[Submission]:
+        """As :meth:`submissions_of`, for triggers: ``sent = await hook.submissions_of_async(instance)``."""
+        await self._postgres_async()
+        namespace = self.namespace
+        return await self._read_async(lambda _: read_if_ledger(submissions.read_submissions(namespace, task_instance)))
+
+    async def cancel_async(self, task_id: str, *, states: Collection[TaskState] = LIVE_STATES) -> CancelOutcome:
+        """As :meth:`cancel`, for triggers: ``outcome = await hook.cancel_async(task_id)``."""
+        wanted = require_task_id(task_id)
+        return await self._write_async(lambda wire: submissions.cancel_and_signal(wire, wanted, states=states))
+
+    async def cancel_many_async(self, task_ids: Iterable[str]) -> dict[str, CancelOutcome]:
+        """As :meth:`cancel_many`, for triggers: ``outcomes = await hook.cancel_many_async(ids)``."""
+        wanted = canonical_ids(task_ids)
+        return await self._write_async(lambda wire: submissions.cancel_many_and_signal(wire, wanted))
+
+    async def wait_async(self, task_ids: Iterable[str], *, timeout_seconds: float | None = None) -> list[TaskView]:
+        """As :meth:`wait`, on an event loop: ``(task,) = await hook.wait_async([task_id])``."""
+        wanted = canonical_ids(task_ids)
+        async with self.subscribe(wanted) as waiter:
+            try:
+                async with asyncio.timeout(timeout_seconds):
+                    while waiter.pending:
+                        await waiter.news()
+                        for task_id, state in waiter.ended.items():
+                            if state is None:
+                                raise scripts.task_not_found(task_id)
+            except TimeoutError:
+                raise wait_timeout(waiter.pending) from None
+        found = await self.get_tasks_async(wanted)
+        return [found[task_id] for task_id in wanted]
+
+    @asynccontextmanager
+    async def subscribe(self, task_ids: Collection[str]) -> AsyncIterator[Waiter]:
+        """
+        Hear of the end of tasks on an event loop; all subscribers of a process share one listening connection.
+
+        .. code-block:: python
+
+            async with hook.subscribe([task_id]) as waiter:
+                while waiter.pending:
+                    await waiter.news()
+                print(waiter.ended)
+        """
+        # One id that is none would fail the read that serves every waiter.
+        wanted = canonical_ids(task_ids)
+        database = await self._postgres_async()
+        async with hub_of(database, listens=self._listens).subscribe(wanted) as waiter:
+            yield waiter
+
+
+def read_if_ledger(script: Script[list[T]]) -> Script[list[T]]:
+    """Nothing was ever submitted where the ledger does not exist yet."""
+    if (yield from ledger_schema.read_version()) == 0:
+        return []
+    return (yield from script)
+
+
+def canonical_ids(task_ids: Iterable[str]) -> list[str]:
+    if isinstance(task_ids, str):
+        raise InvalidTask("task_ids", "must be several ids, not one string; put it into a list")
+    return list(dict.fromkeys(require_task_id(task_id) for task_id in task_ids))
+
+
+def wait_timeout(waiting: Collection[str]) -> WaitTimeout:
+    return WaitTimeout(
+        f"{len(waiting)} task(s) had not ended in time, {min(waiting)} among them; they go on. "
+        "'airflow horsies check' tells whether a live worker serves their queue",
+        task_id=min(waiting),
+    )
