@@ -5,7 +5,7 @@ export PYTHON
 # They would reach into the virtual environment.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
-.PHONY: help demo test check lint test-airflow-side venv clean
+.PHONY: help demo test check lint test-airflow-side test-matrix venv clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1|\2/p' Makefile | while IFS='|' read -r name what; do \
@@ -29,6 +29,10 @@ lint: venv  ## ruff, mypy and the import contracts
 
 test-airflow-side:  ## the provider on Python 3.11 or 3.12, without horsies and pyspark
 	@.ci/airflow-side
+
+test-matrix: export ARGS := $(ARGS)
+test-matrix:  ## the unit and dag.test() suites on Airflow 3.1, 3.2 and 3.3; ARGS goes to pytest
+	@.ci/matrix
 
 venv:  ## .venv alone
 	@.ci/venv

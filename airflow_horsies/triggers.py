@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -18,6 +19,8 @@ from airflow_horsies.hub import POLL_SECONDS, Waiter
 from airflow_horsies.models import QueueDepth, Submission, TaskInstanceKey, TaskState
 
 RETRY_SECONDS = 5.0
+# Less than the 30 s after which Airflow gives up.
+KILL_SECONDS = 25.0
 KILL_REACHES_TRIGGERS = hasattr(BaseTrigger, "on_kill")
 
 
@@ -68,15 +71,14 @@ class HorsiesTrigger(BaseTrigger):
         try:
             yield TriggerEvent(await self._event())  # type: ignore[no-untyped-call]
         except asyncio.CancelledError:
-            if not KILL_REACHES_TRIGGERS and await self._was_killed():
-                await self.on_kill()
+            if not KILL_REACHES_TRIGGERS and self.cancel_on_kill:
+                await _undisturbed(self._cancel_if_killed())
             raise
 
     async def on_kill(self) -> None:
         """Airflow calls it when somebody acts on the deferred task instance, not when a triggerer shuts down."""
         if self.cancel_on_kill:
-            hook = self._hook()
-            await hook.cancel_many_async(await self._find_task_ids(hook))
+            await _undisturbed(self._cancel())
 
     async def _event(self) -> dict[str, Any]:
         hook = self._hook()
@@ -128,6 +130,14 @@ class HorsiesTrigger(BaseTrigger):
         served = {queue.queue for queue in await hook.queues_async() if queue.served_by}
         tasks = (await hook.get_tasks_async(task_ids)).values()
         return any(task.state is TaskState.PENDING and task.queue not in served for task in tasks)
+
+    async def _cancel(self) -> None:
+        hook = self._hook()
+        await hook.cancel_many_async(await self._find_task_ids(hook))
+
+    async def _cancel_if_killed(self) -> None:
+        if await self._was_killed():
+            await self._cancel()
 
     async def _was_killed(self) -> bool:
         """Before Airflow 3.3 a cancelled trigger cannot tell why: it was a user if the task no longer waits for it."""
@@ -401,3 +411,14 @@ def is_open(depth: QueueDepth, *, min_workers: int, max_depth: int | None) -> bo
 
 def _seconds_until(instant: datetime) -> float:
     return max((instant - datetime.now(UTC)).total_seconds(), 0)
+
+
+async def _undisturbed(work: Coroutine[Any, Any, None]) -> None:
+    """Do the work to its end, though Airflow cancels a trigger again every second until it is gone."""
+    task = asyncio.ensure_future(work)
+    give_up = time.monotonic() + KILL_SECONDS
+    while not task.done() and (left := give_up - time.monotonic()) > 0:
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait({task}, timeout=left)
+    task.cancel()
+    await task

@@ -203,6 +203,38 @@ def test_kill_cancels_what_is_ours(trigger: HorsiesTrigger, cancelled: list[str]
     assert hook.cancelled == cancelled
 
 
+@pytest.mark.parametrize("reaches_triggers", [True, False], ids=["on_kill", "by cancellation alone"])
+def test_kill_is_done_to_its_end_though_airflow_repeats_the_cancellation(
+    monkeypatch: pytest.MonkeyPatch, reaches_triggers: bool
+) -> None:
+    hook = FakeHook()
+    trigger = HorsiesTrigger(task_ids=[ID])
+    monkeypatch.setattr(trigger, "_hook", lambda: hook)
+    monkeypatch.setattr(triggers, "KILL_REACHES_TRIGGERS", reaches_triggers)
+
+    async def slowly() -> bool:
+        await asyncio.sleep(0.2)
+        return True
+
+    async def find_slowly(hook: object) -> list[str]:
+        return [ID] if await slowly() else []
+
+    async def triggerer() -> None:
+        async for _ in trigger.run():
+            pass
+
+    async def drive() -> None:
+        task = asyncio.create_task(trigger.on_kill() if reaches_triggers else triggerer())
+        while not task.done():
+            await asyncio.sleep(0.05)
+            task.cancel()
+
+    monkeypatch.setattr(trigger, "_was_killed", slowly)
+    monkeypatch.setattr(trigger, "_find_task_ids", find_slowly)
+    asyncio.run(drive())
+    assert hook.cancelled == [ID]
+
+
 @pytest.mark.parametrize(
     ("max_failures", "reason"),
     [(0, "decided"), (1, "timed_out"), (None, "timed_out")],

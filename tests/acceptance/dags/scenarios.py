@@ -7,6 +7,7 @@ from typing import Any
 
 from airflow.sdk import DAG, task
 
+from airflow_horsies.models import RetryPolicy
 from airflow_horsies.operators import HorsiesBatchOperator, HorsiesOperator
 
 FROM_CONF: dict[str, Any] = {
@@ -40,6 +41,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "queue_timeout": timedelta(seconds=2),
     },
     "skipping": {"deferrable": True, "on_expired": "skip", "on_cancelled": "skip"},
+    "surviving": {"deferrable": False, "retries": 1, "retry_delay": timedelta(seconds=5)},
     "failing_fast": {"deferrable": True, "fail_fast_codes": ["NO_HOPE"], "retries": 3},
 }
 
@@ -62,4 +64,31 @@ with DAG("batch", **DAG_OPTIONS) as dag:
         max_failures="{{ dag_run.conf.get('max_failures', 0) }}",
         deferrable=True,
         inline_wait=timedelta(0),
+    )
+
+with DAG("short", **DAG_OPTIONS) as dag:
+    HorsiesOperator(task_id="one", task_name="sample.add", kwargs={"a": 40, "b": 2}, deferrable=True)
+
+# Each task waits until a test lets it go: it may start in an hour.
+for count in (3, 50):
+    with DAG(f"waiting_{count}", **DAG_OPTIONS, max_active_tasks=100) as dag:
+        HorsiesOperator.partial(
+            task_id="one",
+            task_name="sample.add",
+            delay=timedelta(hours=1),
+            deferrable=True,
+            inline_wait=timedelta(0),
+            horsies_conn_id="horsies_apart",
+        ).expand(kwargs=[{"a": number, "b": 1} for number in range(count)])
+    globals()[dag.dag_id] = dag
+
+with DAG("crashing", **DAG_OPTIONS) as dag:
+    HorsiesOperator(
+        task_id="one",
+        task_name="acceptance.wait_for_file",
+        kwargs={"path": "{{ dag_run.conf['path'] }}"},
+        retry_policy=RetryPolicy.fixed([1, 1], auto_retry_for=["WORKER_CRASHED"]),
+        deferrable=True,
+        inline_wait=timedelta(0),
+        horsies_conn_id="horsies_apart",
     )
