@@ -1,11 +1,12 @@
 # Every target works from a fresh clone; the first use makes .venv (see .ci/venv).
 SHELL := /bin/bash
 ARGS ?=
+RELEASES ?= 0.1.7 0.1.10 0.2.9 0.3.1 0.4.5 0.4.6 0.5.0 0.5.2
 export PYTHON
 # They would reach into the virtual environment.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
-.PHONY: help demo test check lint test-airflow-side test-matrix venv clean
+.PHONY: help demo test check lint test-airflow-side test-matrix test-releases bench venv clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1|\2/p' Makefile | while IFS='|' read -r name what; do \
@@ -33,6 +34,14 @@ test-airflow-side:  ## the provider on Python 3.11 or 3.12, without horsies and 
 test-matrix: export ARGS := $(ARGS)
 test-matrix:  ## the unit and dag.test() suites on Airflow 3.1, 3.2 and 3.3; ARGS goes to pytest
 	@.ci/matrix
+
+test-releases: venv  ## the contract suite, with real workers, on further releases of horsies; RELEASES names others
+	TEST_RELEASES="$(RELEASES)" .venv/bin/python -m pytest $(ARGS) \
+		tests/integration/test_wire_contract.py tests/integration/test_upstream_digests.py
+
+bench: venv  ## what is measured and not tested: sending many tasks, waking waiters
+	AIRFLOW_HOME="$(CURDIR)/.cache/bench" .venv/bin/python -W ignore benchmarks/enqueue.py
+	AIRFLOW_HOME="$(CURDIR)/.cache/bench" .venv/bin/python -W ignore benchmarks/wake_up.py
 
 venv:  ## .venv alone
 	@.ci/venv
