@@ -11,7 +11,6 @@ from enum import StrEnum
 from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
-from asgiref.sync import sync_to_async
 
 from airflow_horsies.exceptions import DatabaseUnreachable, HorsiesError, TaskNotFound
 from airflow_horsies.hook import HorsiesHook
@@ -21,6 +20,8 @@ from airflow_horsies.models import QueueDepth, Submission, TaskInstanceKey, Task
 RETRY_SECONDS = 5.0
 # Less than the 30 s after which Airflow gives up.
 KILL_SECONDS = 25.0
+# The first question to a triggerer of Airflow 3.1 or 3.2 may take it 10 s.
+ANSWER_SECONDS = 20.0
 KILL_REACHES_TRIGGERS = hasattr(BaseTrigger, "on_kill")
 
 
@@ -144,14 +145,24 @@ class HorsiesTrigger(BaseTrigger):
         instance = self.task_instance
         if instance is None:
             return False
-        from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+        from airflow.sdk.execution_time import comms, task_runner
 
-        states = await sync_to_async(RuntimeTaskInstance.get_task_states)(
+        supervisor: Any = task_runner.SUPERVISOR_COMMS
+        reader = getattr(supervisor, "_reader_task", None)
+        if reader is not None and reader.done():
+            return False  # Airflow 3.2 in a shutdown: nobody would hear the answer
+        question = comms.GetTaskStates(
             dag_id=instance.dag_id,
             task_ids=[instance.task_id],
             run_ids=[instance.run_id],
             map_index=instance.map_index,
         )
+        # Never cancelled, as Airflow 3.1 would take a late answer for that to the next question.
+        answer = asyncio.ensure_future(supervisor.asend(question))
+        await asyncio.wait({answer}, timeout=ANSWER_SECONDS)
+        if not answer.done():
+            return False
+        states = answer.result().task_states
         return bool(states.get(instance.run_id, {}).get(instance.task_id) != "deferred")
 
     def _is_over(self) -> bool:

@@ -10,6 +10,8 @@ from airflow_horsies.operators import HorsiesOperator
 from airflow_horsies.sensors import HorsiesQueueSensor, HorsiesSensor
 
 PATIENCE = {"poke_interval": 1, "timeout": 300}
+# A task that is rescheduled leaves its slot in between, and Airflow needs some seconds for that.
+RESCHEDULED = {"mode": "reschedule", "poke_interval": 10, "timeout": 300}
 
 
 @dag(schedule=None, tags=["horsies"])
@@ -25,14 +27,13 @@ def horsies_sensor():
     room >> send
     HorsiesSensor(task_id="deferred", task_ids=send.output, deferrable=True, **PATIENCE)
     HorsiesSensor(task_id="poked", task_ids=send.output, mode="poke", **PATIENCE)
-    HorsiesSensor(task_id="rescheduled", task_ids=[send.output], mode="reschedule", **PATIENCE)
+    HorsiesSensor(task_id="rescheduled", task_ids=[send.output], **RESCHEDULED)
     # Mostly this names another DAG, whose run has the same id or the one given as external_run_id.
     HorsiesSensor(
         task_id="by_submission",
         external_dag_id="{{ dag.dag_id }}",
         external_task_id="send",
-        mode="reschedule",
-        **PATIENCE,
+        **RESCHEDULED,
     )
 
 
