@@ -32,7 +32,7 @@ START_SECONDS = 120
 INSTANCE = TaskInstanceKey(dag_id="sales", run_id="scheduled__2026-01-02T03:04:05+00:00", task_id="group.load")
 
 # What differs between releases is the wire, which has tests of its own.
-on_moved = pytest.mark.parametrize("release", [MOVED], indirect=True)
+pytestmark = pytest.mark.parametrize("release", [MOVED], indirect=True)
 
 
 class Site:
@@ -67,7 +67,8 @@ class Site:
 
 
 @pytest.fixture(scope="module")
-def site(postgres: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(release: str, postgres: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Depends on the release as all its tests do: pytest groups by it, and would else start the server twice."""
     postgres.create_database("airflow_of_ui")
     airflow = EmbeddedAirflow(
         tmp_path_factory.mktemp("airflow"),
@@ -140,7 +141,6 @@ def submit(hook: HorsiesHook, instance: TaskInstanceKey = INSTANCE, *, count: in
 
 
 # Every route and who gets what: not logged in, logged in without a right to the DAG, and with one.
-@on_moved
 def test_who_may_see_what_a_task_instance_submitted(
     connected: Site, hook: HorsiesHook, link: Callable[..., str]
 ) -> None:
@@ -156,7 +156,6 @@ def test_who_may_see_what_a_task_instance_submitted(
                 assert connected.ask_with_cookie(link() + query, user).status_code == status
 
 
-@on_moved
 def test_a_user_sees_the_dag_that_is_his(connected: Site, hook: HorsiesHook, link: Callable[..., str]) -> None:
     own = TaskInstanceKey(dag_id=DAG_OF_STRANGER, run_id="a/runs/b/tasks/c/1", task_id="t")
     submit(hook, own)
@@ -196,7 +195,6 @@ def test_nobody_can_change_anything(site: Site, link: Callable[..., str]) -> Non
         assert site.ask(link(), "admin", method).status_code == 405
 
 
-@on_moved
 def test_a_failed_task_is_shown_with_its_attempts(
     site: Site,
     make_hook: MakeHook,
@@ -237,7 +235,6 @@ def test_a_failed_task_is_shown_with_its_attempts(
     assert password not in answer.text
 
 
-@on_moved
 def test_a_batch_is_paged_and_counted(connected: Site, hook: HorsiesHook, link: Callable[..., str]) -> None:
     old = submit(hook, count=3)
     new = submit(hook, count=5, life=2)
@@ -252,7 +249,6 @@ def test_a_batch_is_paged_and_counted(connected: Site, hook: HorsiesHook, link: 
     assert "the-argument" not in json.dumps(shown)
 
 
-@on_moved
 def test_mapped_instances_are_told_apart(connected: Site, hook: HorsiesHook, link: Callable[..., str]) -> None:
     instances = [
         TaskInstanceKey(dag_id="sales", run_id=INSTANCE.run_id, task_id="part", map_index=index) for index in (0, 1)
@@ -263,7 +259,6 @@ def test_mapped_instances_are_told_apart(connected: Site, hook: HorsiesHook, lin
         assert (shown["map_index"], shown["submissions"][0]["horsies_task_id"]) == (instance.map_index, task_id)
 
 
-@on_moved
 def test_run_ids_of_every_kind_are_found(connected: Site, hook: HorsiesHook, link: Callable[..., str]) -> None:
     for run_id in ("a/b", "with space", "läuft 日本", "100%2B", "x/tasks/y/1", "q?a#b&c;d"):
         instance = TaskInstanceKey(dag_id="sales", run_id=run_id, task_id="t")
@@ -272,7 +267,6 @@ def test_run_ids_of_every_kind_are_found(connected: Site, hook: HorsiesHook, lin
         assert (answer.status_code, answer.json()["run_id"]) == (200, run_id)
 
 
-@on_moved
 def test_nothing_submitted_is_not_found(connected: Site, hook: HorsiesHook, link: Callable[..., str]) -> None:
     assert connected.ask(link()).status_code == 404
     submit(hook, TaskInstanceKey(dag_id="sales", run_id=INSTANCE.run_id, task_id="another"))
@@ -280,7 +274,6 @@ def test_nothing_submitted_is_not_found(connected: Site, hook: HorsiesHook, link
     assert (answer.status_code, answer.json()["title"]) == (404, "Not Found")
 
 
-@on_moved
 def test_the_namespace_of_the_connection_decides(
     site: Site, hook: HorsiesHook, database: str, fields: Callable[..., dict[str, Any]], link: Callable[..., str]
 ) -> None:
@@ -289,7 +282,6 @@ def test_the_namespace_of_the_connection_decides(
     assert site.ask(link()).status_code == 404
 
 
-@on_moved
 def test_trouble_with_the_database_is_told_without_its_secrets(
     site: Site, hook: HorsiesHook, database: str, fields: Callable[..., dict[str, Any]], link: Callable[..., str]
 ) -> None:

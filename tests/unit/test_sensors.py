@@ -363,14 +363,18 @@ def test_task_that_ended_already_needs_no_deferral(hook: FakeHook) -> None:
 
 def test_sensor_defers_until_its_deadline_and_never_cancels(hook: FakeHook) -> None:
     hook.states = {ID: TaskState.PENDING}
-    left = deferred(make_sensor(deferrable=True, timeout=600))
+    before = datetime.now(UTC)
+    left = deferred(make_sensor(deferrable=True, timeout=86_400))
     trigger = left.trigger
     assert isinstance(trigger, HorsiesSensorTrigger)
     assert trigger.task_ids == [ID]
     assert trigger.failed_states == ["CANCELLED", "EXPIRED", "FAILED"]
     assert trigger.cancel_on_kill is False
-    assert trigger.deadline == (STARTED + timedelta(seconds=600)).isoformat()
-    assert left.timeout is not None and timedelta(seconds=490) < left.timeout <= timedelta(seconds=560)
+    deadline = STARTED + timedelta(days=1)
+    assert trigger.deadline == deadline.isoformat()
+    airflow_gives_up = deadline + sensors.TRIGGERER_GRACE
+    assert left.timeout is not None
+    assert airflow_gives_up - datetime.now(UTC) <= left.timeout <= airflow_gives_up - before
 
 
 def test_sensor_of_a_submission_defers_with_what_it_needs_to_look_for_it(hook: FakeHook) -> None:
