@@ -254,6 +254,63 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptRecord:
+    """What a worker of ``airflow_horsies.worker`` told of an attempt, also of one that was cancelled or is running.
+
+    ``finished_at`` and ``outcome`` are None while it runs, and stay so when its process was killed.
+    """
+
+    number: int
+    worker_id: str
+    hostname: str
+    pid: int
+    started_at: datetime
+    finished_at: datetime | None = None
+    outcome: str | None = None
+    error_code: str | None = None
+    error_message: str | None = None
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLine:
+    """A line that an attempt logged or printed."""
+
+    attempt: int
+    number: int
+    logged_at: datetime
+    level: str
+    text: str
+
+    @property
+    def cursor(self) -> LogCursor:
+        return LogCursor(self.attempt, self.number)
+
+
+@dataclass(frozen=True, slots=True)
+class LogCursor:
+    """The last line somebody has seen of a task."""
+
+    attempt: int = 0
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a running attempt is: ``done`` of ``total``, where the total is known, and what it is doing."""
+
+    attempt: int
+    done: int
+    total: int | None = None
+    stage: str | None = None
+    updated_at: datetime | None = None
+
+    @property
+    def fraction(self) -> float | None:
+        return min(self.done / self.total, 1.0) if self.total else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskException:
     """The Python exception behind a failure, as the worker stored it."""
 

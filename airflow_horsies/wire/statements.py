@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from airflow_horsies.models import PageCursor, TaskState
 from airflow_horsies.wire.encoding import EncodedTask
@@ -106,6 +106,11 @@ class Wire:
     def cancel_task(self, task_id: str, states: Collection[TaskState]) -> Statement:
         name = "cancel_task" if self.schema.has_cancel_function else "cancel_task_by_update"
         return Statement(self._sql(name), {"id": task_id, "states": [state.value for state in states]})
+
+    def read_running_task(self, task_id: str, worker_id: str, claimed_at: datetime | None) -> Statement:
+        return Statement(
+            sql_text(PACKAGE, "read_running_task"), {"id": task_id, "worker_id": worker_id, "claimed_at": claimed_at}
+        )
 
     def read_queues(self) -> Statement:
         return Statement(sql_text(PACKAGE, "read_queues"))

@@ -12,7 +12,7 @@ from airflow_horsies.hook import HorsiesHook
 from tests.integration.releases import keeps_history
 
 PACKAGE = Path(__file__).parents[2] / "airflow_horsies"
-# Only for releases that lack upstream's own function, or only where there is a history.
+# The statements that are the same on every release.
 SHARED = sorted((PACKAGE / "wire/sql").glob("*.sql")) + sorted((PACKAGE / "ledger/sql").glob("*.sql"))
 
 

@@ -235,7 +235,7 @@ def test_cancel_says_what_it_found(
 @pytest.mark.parametrize(
     ("line", "text", "value"),
     [
-        ("db migrate", "Applied first: now at version 1", [{"version": 1, "name": "first"}]),
+        ("db migrate", "Applied first: now at version 2", [{"version": 1, "name": "first"}]),
         ("db prune", "7 submission(s) of tasks that horsies no longer keeps were forgotten", {"forgotten": 7}),
         (
             "db change-base-url --old http://a --new http://b",
@@ -253,7 +253,7 @@ def test_database_commands_say_what_they_did(
 
 def test_migrate_says_when_there_is_nothing_to_do(hook: type[FakeHook], capsys: pytest.CaptureFixture[str]) -> None:
     hook.applied = ()
-    assert run("db migrate", capsys) == "Nothing to do: already at version 1\n"
+    assert run("db migrate", capsys) == "Nothing to do: already at version 2\n"
 
 
 FINDINGS = [

@@ -1,0 +1,155 @@
+"""What a worker tells of the attempts it runs: their start and end, lines, progress; and what it is asked to do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from airflow_horsies.ledger.schema import PACKAGE
+from airflow_horsies.models import AttemptRecord, LogCursor, LogLine, Progress
+from airflow_horsies.wire.statement import Row, Script, Statement, sql_text
+
+READ_LINES = 1_000
+
+
+def begin_attempt(
+    task_id: str, attempt: int, *, worker_id: str, hostname: str, pid: int, started_at: datetime
+) -> Script[int]:
+    """The number of lines the attempt has already written: none, unless it was begun before."""
+    (row,) = yield Statement(
+        sql_text(PACKAGE, "begin_attempt"),
+        {
+            "horsies_task_id": task_id,
+            "attempt": attempt,
+            "worker_id": worker_id,
+            "hostname": hostname,
+            "pid": pid,
+            "started_at": started_at,
+        },
+    )
+    lines: int = row["lines"]
+    return lines
+
+
+def end_attempt(
+    task_id: str,
+    attempt: int,
+    *,
+    finished_at: datetime,
+    outcome: str,
+    error_code: str | None = None,
+    error_message: str | None = None,
+    metrics: Mapping[str, Any] | None = None,
+) -> Script[None]:
+    yield Statement(
+        sql_text(PACKAGE, "end_attempt"),
+        {
+            "horsies_task_id": task_id,
+            "attempt": attempt,
+            "finished_at": finished_at,
+            "outcome": outcome,
+            "error_code": error_code,
+            "error_message": error_message,
+            "metrics": json.dumps(metrics) if metrics else None,
+        },
+    )
+
+
+def read_attempts(task_ids: Collection[str]) -> Script[dict[str, tuple[AttemptRecord, ...]]]:
+    """What workers told of each task, attempt by attempt; tasks they told nothing of are left out."""
+    rows = yield Statement(sql_text(PACKAGE, "read_attempts"), {"ids": list(task_ids)})
+    found: dict[str, list[AttemptRecord]] = {}
+    for row in rows:
+        found.setdefault(row["horsies_task_id"], []).append(_decode_attempt(row))
+    return {task_id: tuple(attempts) for task_id, attempts in found.items()}
+
+
+def append_lines(task_id: str, attempt: int, lines: Sequence[LogLine]) -> Script[None]:
+    yield Statement(
+        sql_text(PACKAGE, "append_lines"),
+        {
+            "horsies_task_id": task_id,
+            "attempt": attempt,
+            "line_numbers": [line.number for line in lines],
+            "logged_ats": [line.logged_at for line in lines],
+            "levels": [line.level for line in lines],
+            "lines": [line.text for line in lines],
+        },
+    )
+
+
+def read_lines(seen: Mapping[str, LogCursor], *, limit: int = READ_LINES) -> Script[dict[str, list[LogLine]]]:
+    """The next lines of each task after those that were seen, at most ``limit`` of each."""
+    rows = yield Statement(
+        sql_text(PACKAGE, "read_lines"),
+        {
+            "ids": list(seen),
+            "attempts": [cursor.attempt for cursor in seen.values()],
+            "line_numbers": [cursor.number for cursor in seen.values()],
+            "limit": limit,
+        },
+    )
+    found: dict[str, list[LogLine]] = {}
+    for row in rows:
+        found.setdefault(row["horsies_task_id"], []).append(
+            LogLine(
+                attempt=row["attempt"],
+                number=row["line_number"],
+                logged_at=row["logged_at"].astimezone(UTC),
+                level=row["level"],
+                text=row["line"],
+            )
+        )
+    return found
+
+
+def write_progress(task_id: str, progress: Progress) -> Script[None]:
+    yield Statement(
+        sql_text(PACKAGE, "write_progress"),
+        {
+            "horsies_task_id": task_id,
+            "attempt": progress.attempt,
+            "done": progress.done,
+            "total": progress.total,
+            "stage": progress.stage,
+        },
+    )
+
+
+def read_progress(task_ids: Collection[str]) -> Script[dict[str, Progress]]:
+    """How far the running ones of the tasks are, by id."""
+    rows = yield Statement(sql_text(PACKAGE, "read_progress"), {"ids": list(task_ids)})
+    return {
+        row["horsies_task_id"]: Progress(
+            attempt=row["attempt"],
+            done=row["done"],
+            total=row["total"],
+            stage=row["stage"],
+            updated_at=row["updated_at"].astimezone(UTC),
+        )
+        for row in rows
+    }
+
+
+def is_cancel_requested(task_id: str) -> Script[bool]:
+    (row,) = yield Statement(sql_text(PACKAGE, "find_cancel_request"), {"horsies_task_id": task_id})
+    requested: bool = row["requested"]
+    return requested
+
+
+def _decode_attempt(row: Row) -> AttemptRecord:
+    finished_at = row["finished_at"]
+    return AttemptRecord(
+        number=row["attempt"],
+        worker_id=row["worker_id"],
+        hostname=row["hostname"],
+        pid=row["pid"],
+        started_at=row["started_at"].astimezone(UTC),
+        finished_at=None if finished_at is None else finished_at.astimezone(UTC),
+        outcome=row["outcome"],
+        error_code=row["error_code"],
+        error_message=row["error_message"],
+        metrics=json.loads(row["metrics"]) if row["metrics"] else {},
+    )
