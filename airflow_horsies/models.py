@@ -311,6 +311,22 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ResultReference:
+    """Where a task wrote a result that was too large to return.
+
+    .. code-block:: python
+
+        reference = ResultReference(**ti.xcom_pull(task_ids="daily"))
+        spark.read.format(reference.format).load(reference.uri)
+    """
+
+    uri: str
+    format: str
+    rows: int
+    columns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskException:
     """The Python exception behind a failure, as the worker stored it."""
 

@@ -15,7 +15,7 @@ from airflow_horsies.embedded.errors import EmbeddedError
 from airflow_horsies.embedded.java import find_java
 from airflow_horsies.embedded.postgres import EmbeddedPostgres, make_folder
 from airflow_horsies.embedded.process import LOOPBACK, private_file
-from airflow_horsies.embedded.worker import HorsiesWorker
+from airflow_horsies.embedded.worker import SPARK_WORKER, HorsiesWorker
 
 AIRFLOW_DATABASE = "airflow"
 HORSIES_DATABASE = "horsies"
@@ -144,12 +144,14 @@ class EmbeddedStack:
     def _make_worker(self, java_home: Path) -> HorsiesWorker:
         folder = self.folder / "worker"
         folder.mkdir(mode=0o700, exist_ok=True)
+        # Here rather than in the system's temporary folder, as a killed JVM cannot tidy up.
+        temporary = folder / "tmp"
+        temporary.mkdir(mode=0o700, exist_ok=True)
         spark_environ = {
             "JAVA_HOME": str(java_home),
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": LOOPBACK,
-            # Here rather than in the temporary folder, as a killed JVM cannot tidy up.
-            "SPARK_LOCAL_DIRS": str(folder / "spark"),
+            "TMPDIR": str(temporary),
         }
         return HorsiesWorker(
             self._worker_app,
@@ -157,6 +159,7 @@ class EmbeddedStack:
             log=folder / "worker.log",
             folder=folder,
             environ=spark_environ | self._worker_environ,
+            command=SPARK_WORKER,
         )
 
     def _make_airflow(self) -> EmbeddedAirflow:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -16,6 +16,8 @@ from airflow_horsies.embedded.errors import EmbeddedError
 from airflow_horsies.embedded.process import GuardedProcess
 
 DATABASE_URL_VARIABLE = "HORSIES_DATABASE_URL"
+HORSIES_WORKER = ("horsies.core.cli", "worker")
+SPARK_WORKER = ("airflow_horsies.worker",)
 LIVE_SECONDS = 90.0
 # SIGTERM drains for up to 300 s.
 STOP_GRACE_SECONDS = 8.0
@@ -32,6 +34,7 @@ class HorsiesWorker:
     :param processes: children that run tasks; 1 for Spark, as one crash fails the siblings too.
     :param environ: further environment variables.
     :param python: the interpreter of the environment that has horsies.
+    :param command: what of it to run: HORSIES_WORKER, or SPARK_WORKER with its defaults for Spark.
     """
 
     def __init__(
@@ -45,6 +48,7 @@ class HorsiesWorker:
         environ: Mapping[str, str] | None = None,
         python: Path = Path(sys.executable),
         loglevel: str = "INFO",
+        command: Sequence[str] = HORSIES_WORKER,
     ) -> None:
         self._conninfo = dict(conninfo)
         self._started_at: object = None
@@ -52,7 +56,7 @@ class HorsiesWorker:
         self.process = GuardedProcess(
             "The horsies worker",
             [
-                *(python, "-m", "horsies.core.cli", "worker", app),
+                *(str(python), "-m", *command, app),
                 *("--processes", str(processes), "--loglevel", loglevel),
             ],
             log=log,

@@ -1,1 +1,36 @@
-"""The side that runs in horsies workers; it needs the ``worker`` extra and Python 3.13."""
+"""The side that runs in horsies workers; it needs the ``worker`` extra and Python 3.13.
+
+.. code-block:: python
+
+    from airflow_horsies.worker import horsies_app, spark_task
+
+    app = horsies_app()
+
+    @spark_task(app, "flights.count")
+    def count_flights(spark: SparkSession, *, path: str) -> int:
+        return spark.read.parquet(path).count()
+"""
+
+from __future__ import annotations
+
+from airflow_horsies.models import ResultReference
+from airflow_horsies.worker.app import horsies_app
+from airflow_horsies.worker.child import progress
+from airflow_horsies.worker.errors import ERROR_CODES
+from airflow_horsies.worker.masking import mask
+from airflow_horsies.worker.results import save_result
+from airflow_horsies.worker.settings import Queue, SparkSettings
+from airflow_horsies.worker.tasks import python_task, spark_task
+
+__all__ = [
+    "ERROR_CODES",
+    "Queue",
+    "ResultReference",
+    "SparkSettings",
+    "horsies_app",
+    "mask",
+    "progress",
+    "python_task",
+    "save_result",
+    "spark_task",
+]

@@ -117,7 +117,7 @@ class AirflowApi:
             time.sleep(0.2)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedStack]:
     folder = tmp_path_factory.mktemp("stack")
     dags = folder / "dags"
@@ -147,7 +147,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedStack]:
         embedded.postgres.delete()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def api(stack: EmbeddedStack) -> Iterator[AirflowApi]:
     """Airflow with every DAG parsed."""
     client = AirflowApi(stack.airflow.base_url)

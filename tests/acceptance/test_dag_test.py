@@ -20,7 +20,7 @@ from airflow_horsies.embedded.java import find_java
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.embedded.process import LOOPBACK, GuardedProcess
 from airflow_horsies.embedded.stack import SAMPLE_APP
-from airflow_horsies.embedded.worker import HorsiesWorker
+from airflow_horsies.embedded.worker import SPARK_WORKER, HorsiesWorker
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.models import TaskSpec, TaskState
 from airflow_horsies.retry_policies import HAS_RETRY_POLICIES
@@ -121,8 +121,9 @@ def dag_tests(postgres: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFacto
             "JAVA_HOME": str(find_java(folder / "java").home),
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": LOOPBACK,
-            "SPARK_LOCAL_DIRS": str(folder / "spark"),
+            "TMPDIR": str(folder),
         },
+        command=SPARK_WORKER,
     )
     try:
         worker.start()

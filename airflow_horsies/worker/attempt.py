@@ -1,0 +1,111 @@
+"""The attempt that a child runs: who it is, what it wrote, how far it is, and whether it must stop."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from types import FrameType
+from typing import Any
+
+from airflow_horsies.models import Progress
+from airflow_horsies.worker.logs import AttemptLog
+
+# A task that is stopped this long before horsies would kill its process leaves the warm session alive.
+SOFT_TIMEOUT_LEAD_SECONDS = 2.0
+LEAST_SOFT_TIMEOUT_SECONDS = 10.0
+
+
+class StopReason(StrEnum):
+    """Why an attempt is made to stop."""
+
+    CANCELLED = "it was cancelled"
+    TIMED_OUT = "its time was up"
+    GOOD_UNTIL_PASSED = "its good_until has passed"
+    CLAIM_LOST = "horsies gave it to another worker, or ended it"
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What horsies gave this child to run."""
+
+    task_id: str
+    worker_id: str
+    claimed_at: datetime | None
+    timeout_seconds: float | None
+
+
+@dataclass(slots=True, eq=False)
+class RunningAttempt:
+    """Shared between the task's own thread and those that watch it."""
+
+    assignment: Assignment
+    log: AttemptLog
+    stops_at_good_until: bool = False
+    started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    started: float = field(default_factory=time.monotonic)
+    # Known once the reporter has asked the database.
+    number: int | None = None
+    good_until: datetime | None = None
+    lines_written: int = 0
+    progress: tuple[int, int | None, str | None] | None = None
+    tells_own_progress: bool = False
+    stop_reason: StopReason | None = None
+    # None until it has ended.
+    outcome: str | None = None
+    finished_at: datetime | None = None
+    error_code: str | None = None
+    error_message: str | None = None
+    metrics: dict[str, Any] = field(default_factory=dict)
+    reported: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def task_id(self) -> str:
+        return self.assignment.task_id
+
+    def current_progress(self) -> Progress | None:
+        if self.progress is None or self.number is None:
+            return None
+        done, total, stage = self.progress
+        return Progress(attempt=self.number, done=done, total=total, stage=stage)
+
+    def reason_to_stop_by_now(self) -> StopReason | None:
+        """Whether its time is up."""
+        limit = self.assignment.timeout_seconds
+        soft_limit = None if limit is None or limit < LEAST_SOFT_TIMEOUT_SECONDS else limit - SOFT_TIMEOUT_LEAD_SECONDS
+        if soft_limit is not None and time.monotonic() - self.started > soft_limit:
+            return StopReason.TIMED_OUT
+        if self.stops_at_good_until and self.good_until is not None and datetime.now(UTC) >= self.good_until:
+            return StopReason.GOOD_UNTIL_PASSED
+        return None
+
+    def end(self, outcome: str, error_code: str | None = None, error_message: str | None = None) -> None:
+        self.log.close()
+        self.finished_at = datetime.now(UTC)
+        self.error_code = error_code
+        self.error_message = error_message
+        self.outcome = outcome
+
+
+def find_assignment() -> Assignment | None:
+    """What horsies is running on this thread; None where the function was called by hand.
+
+    horsies hands a task nothing but its arguments, so the rest is read where it stands: in the frame of
+    ``_run_task_entry`` (0.5.4), below which every task of a worker runs.
+    """
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_name == "_run_task_entry":
+            known = frame.f_locals
+            timeout_ms = known.get("timeout_ms")
+            return Assignment(
+                task_id=str(known["task_id"]),
+                worker_id=str(known["master_worker_id"]),
+                claimed_at=known.get("claimed_at"),
+                timeout_seconds=None if timeout_ms is None else timeout_ms / 1000,
+            )
+        frame = frame.f_back
+    return None

@@ -1,0 +1,219 @@
+"""What a child process of a worker is made of, and how it runs a task."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing.util
+import os
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from horsies import TaskError, TaskResult
+from horsies.core.models.tasks import OperationalErrorCode, OutcomeCode
+
+from airflow_horsies.worker.attempt import Assignment, RunningAttempt, StopReason, find_assignment
+from airflow_horsies.worker.errors import Failure, TaskFault, describe
+from airflow_horsies.worker.logs import AttemptLog, Capture
+from airflow_horsies.worker.masking import mask_known, masked
+from airflow_horsies.worker.parent_death import die_with_parent
+from airflow_horsies.worker.reporter import Reporter
+from airflow_horsies.worker.settings import WorkerSettings
+from airflow_horsies.worker.spark import Spark, make_spark
+from airflow_horsies.worker.stopping import Stopper
+
+log = logging.getLogger(__name__)
+
+Outcome = TaskResult[Any, TaskError]
+# Given the Spark session, or None for a task without Spark: runs the author's function, returns JSON.
+Body = Callable[[Any], Any]
+
+
+class Child:
+    """One process of a worker, which runs one task at a time on its main thread."""
+
+    def __init__(self, settings: WorkerSettings, *, uses_spark: bool) -> None:
+        self._settings = settings
+        self._capture = Capture(self._current_log)
+        self._stopper = Stopper()
+        self._spark: Spark | None = make_spark(settings.spark, self._hear_spark) if uses_spark else None
+        self._reporter = Reporter(
+            settings.direct_database_url or settings.database_url,
+            stop=self._stop,
+            before_report=self._before_report,
+        )
+        self._current: RunningAttempt | None = None
+
+    def start(self) -> None:
+        """Called once, on the main thread, before the first task; must not take long."""
+        parent = multiprocessing.parent_process()
+        if parent is not None and parent.pid is not None:
+            die_with_parent(parent.pid)
+        mask_known(self._settings.spark.conf, [self._settings.database_url, self._settings.direct_database_url or ""])
+        self._capture.install()
+        self._stopper.install()
+        self._reporter.start()
+        if self._spark is not None:
+            self._spark.start()
+            multiprocessing.util.Finalize(None, self._spark.stop, exitpriority=10)
+
+    @property
+    def current(self) -> RunningAttempt | None:
+        return self._current
+
+    def run(self, assignment: Assignment, body: Body, *, with_spark: bool, stops_at_good_until: bool) -> Outcome:
+        """Run the body of a task as an attempt: with its log, its progress, and a way to stop it."""
+        attempt = RunningAttempt(
+            assignment, AttemptLog(self._settings.log_lines), stops_at_good_until=stops_at_good_until
+        )
+        self._capture.flush()
+        self._current = attempt
+        self._reporter.begin(attempt)
+        value: Any = None
+        error: BaseException | None = None
+        spark = self._spark if with_spark else None
+        try:
+            with self._stopper.armed(attempt):
+                value = body(spark.open_session(assignment.task_id) if spark else None)
+        except BaseException as raised:
+            error = raised
+        if error is not None and attempt.stop_reason is not None:
+            attempt.log.add_place(error)
+        elif error is not None and not isinstance(error, TaskFault):
+            attempt.log.add_exception(error)
+        failure = None if error is None else describe(error)
+        if spark is not None:
+            failure = self._leave_spark(spark, attempt, failure)
+        self._capture.end_lines()
+        self._current = None
+        try:
+            return self._end(attempt, value, error, failure)
+        finally:
+            self._reporter.end(attempt)
+
+    def _leave_spark(self, spark: Spark, attempt: RunningAttempt, failure: Failure | None) -> Failure | None:
+        try:
+            if failure is not None and spark.is_lost:
+                failure = Failure("SPARK_SESSION_LOST", spark.how_it_was_lost() or failure.message)
+            attempt.metrics = spark.metrics(attempt.task_id)
+            spark.close_session()
+        except Exception:
+            log.exception("Spark could not be tidied up after task %s; it is started anew", attempt.task_id)
+            spark.restart()
+        return failure
+
+    def _end(
+        self, attempt: RunningAttempt, value: Any, error: BaseException | None, failure: Failure | None
+    ) -> Outcome:
+        stopped = attempt.stop_reason if error is not None else None
+        match stopped:
+            case StopReason.CANCELLED | StopReason.CLAIM_LOST:
+                attempt.end("CANCELLED", OutcomeCode.TASK_CANCELLED.value, f"Stopped, as {stopped}")
+                return _failed(OutcomeCode.TASK_CANCELLED, f"Stopped, as {stopped}")
+            case StopReason.TIMED_OUT:
+                told = f"Stopped, as its timeout of {attempt.assignment.timeout_seconds:g} s was about to be over"
+                attempt.end("FAILED", OutcomeCode.TASK_TIMEOUT.value, told)
+                return _failed(OutcomeCode.TASK_TIMEOUT, told)
+            case StopReason.GOOD_UNTIL_PASSED:
+                told = f"Stopped, as its good_until ({attempt.good_until}) passed while it ran"
+                attempt.end("FAILED", "GOOD_UNTIL_PASSED", told)
+                return _failed("GOOD_UNTIL_PASSED", told)
+        if error is None or failure is None:
+            attempt.end("COMPLETED")
+            return TaskResult(ok=value)
+        attempt.log.add("ERROR", [f"{failure.code or 'UNHANDLED_EXCEPTION'}: {failure.message}"])
+        attempt.end("FAILED", failure.code or OperationalErrorCode.UNHANDLED_EXCEPTION.value, failure.message)
+        if failure.code is not None:
+            return _failed(failure.code, failure.message)
+        if masked(str(error)) != str(error):
+            return _failed(OperationalErrorCode.UNHANDLED_EXCEPTION, failure.message)
+        # The app's and the task's own exception_mapper have a say in what it is called.
+        raise error
+
+    # -- on other threads ----------------------------------------------------------------------------------------
+
+    def _current_log(self) -> AttemptLog | None:
+        attempt = self._current
+        return None if attempt is None else attempt.log
+
+    def _hear_spark(self, level: str, line: str) -> None:
+        os.write(2, f"{line}\n".encode("utf-8", "backslashreplace"))
+        attempt = self._current
+        if attempt is not None:
+            attempt.log.add(level, [line])
+
+    def _before_report(self) -> None:
+        self._capture.flush()
+        attempt = self._current
+        if attempt is not None and self._spark is not None and not attempt.tells_own_progress:
+            progress = self._spark.poll_progress()
+            if progress is not None:
+                attempt.progress = progress
+
+    def _stop(self, attempt: RunningAttempt, reason: StopReason) -> None:
+        if attempt.stop_reason is not None or attempt.outcome is not None:
+            return
+        attempt.stop_reason = reason
+        attempt.log.add("WARNING", [f"Stopping this attempt, as {reason}"])
+        interrupt = None if self._spark is None else partial(self._spark.interrupt, attempt.task_id)
+        threading.Thread(
+            target=self._stopper.bring_to_stop,
+            args=(attempt, interrupt, partial(self._report_killed, attempt)),
+            name="horsies-stop",
+            daemon=True,
+        ).start()
+
+    def _report_killed(self, attempt: RunningAttempt) -> None:
+        attempt.log.add("ERROR", ["It did not stop, and its process was killed"])
+        outcome = "CANCELLED" if attempt.stop_reason in (StopReason.CANCELLED, StopReason.CLAIM_LOST) else "FAILED"
+        attempt.end(outcome, "TASK_KILLED", f"Its process was killed, as {attempt.stop_reason}")
+        self._reporter.end(attempt)
+
+
+_child: Child | None = None
+
+
+def start_child(settings: WorkerSettings, *, uses_spark: bool) -> None:
+    """Make this process a child of a worker."""
+    global _child
+    _child = Child(settings, uses_spark=uses_spark)
+    _child.start()
+
+
+def run_task(body: Body, *, with_spark: bool, stops_at_good_until: bool) -> Outcome:
+    """Run a task that horsies has called; one that was called by hand simply runs."""
+    assignment = find_assignment()
+    if _child is None or assignment is None:
+        return TaskResult(ok=body(_session_of_caller() if with_spark else None))
+    return _child.run(assignment, body, with_spark=with_spark, stops_at_good_until=stops_at_good_until)
+
+
+def progress(done: int, total: int | None = None, text: str | None = None) -> None:
+    """
+    Say how far the task is; shown in Airflow while it runs. Outside a worker it does nothing.
+
+    .. code-block:: python
+
+        for number, part in enumerate(parts, start=1):
+            load(part)
+            progress(number, len(parts), part.name)
+
+    :param done: how much is done.
+    :param total: of how much; None where that is not known.
+    :param text: what is being done.
+    """
+    attempt = None if _child is None else _child.current
+    if attempt is not None:
+        attempt.tells_own_progress = True
+        attempt.progress = (int(done), None if total is None else int(total), None if text is None else masked(text))
+
+
+def _session_of_caller() -> Any:
+    from pyspark.sql import SparkSession
+
+    return SparkSession.builder.getOrCreate()
+
+
+def _failed(code: Any, message: str) -> Outcome:
+    return TaskResult(err=TaskError(error_code=code, message=message))

@@ -1,0 +1,251 @@
+"""Spark with its driver in a JVM of this child: local, standalone, YARN or Kubernetes."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotDone
+from typing import Any
+
+from airflow_horsies.worker.errors import SparkLost, first_line
+from airflow_horsies.worker.jvm import Jvm, JvmError, OnLine, remove_folders_of_the_dead
+from airflow_horsies.worker.settings import SparkSettings
+from airflow_horsies.worker.spark_status import SparkStatus
+
+log = logging.getLogger(__name__)
+
+PING_SECONDS = 5.0
+WEDGED_SECONDS = 60.0
+
+
+class ClassicSpark:
+    """
+    One SparkContext for all tasks of a child; each gets a session of its own.
+
+    What may block on the JVM runs on a thread of its own, so that a JVM that hangs never hangs the others.
+    """
+
+    def __init__(self, settings: SparkSettings, on_line: OnLine) -> None:
+        self._settings = settings
+        self._on_line = on_line
+        self._jvm: Jvm | None = None
+        self._root: Any = None
+        self._session: Any = None
+        self._status: SparkStatus | None = None
+        self._ready: Future[Any] | None = None
+        self._tidied: Future[None] | None = None
+        self._asked: Future[Any] | None = None
+        self._asked_at = 0.0
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="horsies-spark")
+
+    # -- the session ---------------------------------------------------------------------------------------------
+
+    def start(self) -> Future[Any]:
+        """Begin to start Spark; on the main thread, and without waiting."""
+        remove_folders_of_the_dead()
+        conf = {
+            **self._settings.full_conf(),
+            "spark.master": self._settings.master,
+            "spark.app.name": self._settings.app_name,
+        }
+        jvm = self._jvm = Jvm(conf, self._on_line)
+        jvm.launch()
+        self._ready = self._thread.submit(self._connect, jvm)
+        return self._ready
+
+    def open_session(self, task_id: str) -> Any:
+        """A session of its own for a task, waiting for Spark where it is still starting."""
+        root = self._healthy_root()
+        session = root.newSession()
+        context = root.sparkContext
+        context.setJobGroup(task_id, f"horsies task {task_id}", interruptOnCancel=True)
+        context.addJobTag(tag_of(task_id))
+        _make_current(session)
+        self._session = session
+        return session
+
+    def close_session(self) -> None:
+        """Leave nothing of the task in Spark; most of it happens while the child waits for its next task."""
+        session, self._session = self._session, None
+        if session is None:
+            return
+        context = self._root.sparkContext
+        if not self._is_alive() or context._jsc is None:
+            self.restart()
+            return
+        jvm = context._jvm
+        # Job group, tags and whatever else the task has set for its thread.
+        context._jsc.sc().setLocalProperties(jvm.java.util.Properties())
+        _make_current(self._root)
+        self._tidied = self._thread.submit(_tidy, self._root, session)
+
+    def restart(self) -> None:
+        """Throw the JVM away and begin to start another one; on the main thread."""
+        log.warning("Spark's JVM is lost or hangs; another one is being started")
+        self.stop(gracefully=False)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="horsies-spark")
+        self.start()
+
+    def stop(self, *, gracefully: bool = True) -> None:
+        jvm, self._jvm = self._jvm, None
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        if jvm is not None:
+            if gracefully:
+                jvm.stop()
+            else:
+                jvm.kill()
+        _forget(self._root)
+        self._root = self._ready = self._tidied = self._asked = self._status = None
+
+    # -- while a task runs ---------------------------------------------------------------------------------------
+
+    def interrupt(self, task_id: str) -> None:
+        """Cancel what the task has Spark do; may block, so call it where that does no harm."""
+        root = self._root
+        if root is None or root.sparkContext._jsc is None:
+            return
+        root.sparkContext.cancelJobsWithTag(tag_of(task_id))
+        # The tag does not reach jobs that the task's own threads have started; all there are belong to this task.
+        root.sparkContext.cancelAllJobs()
+        for stream in root.streams.active:
+            stream.stop()
+
+    def poll_progress(self) -> tuple[int, int, str] | None:
+        """Tasks done, tasks known, and a text; what was asked for the time before. Never blocks.
+
+        A JVM that does not answer for a long time is killed: the task then fails and can be tried again.
+        """
+        asked = self._asked
+        if self._session is None or self._jvm is None or self._status is None:
+            return None
+        if asked is not None and not asked.done():
+            if time.monotonic() - self._asked_at > WEDGED_SECONDS and self._jvm is not None:
+                log.error("Spark's JVM has not answered for %.0f s and is killed", WEDGED_SECONDS)
+                self._jvm.kill()
+            return None
+        self._asked_at = time.monotonic()
+        self._asked = self._thread.submit(self._status.progress)
+        if asked is None or asked.cancelled() or asked.exception() is not None:
+            return None
+        progress: tuple[int, int, str] | None = asked.result()
+        return progress
+
+    def metrics(self, task_id: str) -> dict[str, float]:
+        """What the task's jobs have read, written and used."""
+        if self._session is None or self._status is None or not self._is_alive():
+            return {}
+        try:
+            return self._thread.submit(self._status.metrics, task_id).result(PING_SECONDS)
+        except Exception as error:
+            log.info("No Spark metrics: %s", error)
+            return {}
+
+    @property
+    def is_lost(self) -> bool:
+        return self._session is not None and (not self._is_alive() or self._root.sparkContext._jsc is None)
+
+    def how_it_was_lost(self) -> str | None:
+        if self._jvm is None or self._jvm.is_running:
+            return "the task has stopped Spark"
+        return "Spark's JVM ended while the task ran"
+
+    # -- inside --------------------------------------------------------------------------------------------------
+
+    def _connect(self, jvm: Jvm) -> Any:
+        from pyspark import SparkConf, SparkContext
+        from pyspark.sql import SparkSession
+
+        SparkContext._ensure_initialized(gateway=jvm.gateway(self._settings.start_seconds))
+        conf = SparkConf().setMaster(self._settings.master).setAppName(self._settings.app_name)
+        root = SparkSession.builder.config(conf=conf).getOrCreate()
+        # The first job loads classes and, on a cluster, executors.
+        root.range(2).selectExpr("sum(id)").collect()
+        self._status = SparkStatus(root.sparkContext)
+        self._status.progress()
+        return root
+
+    def _healthy_root(self) -> Any:
+        for _ in range(2):
+            try:
+                root = self._await_root()
+                if self._answers(root):
+                    return root
+            except SparkLost:
+                # What keeps Spark from starting is told once it has been tried anew.
+                if self._jvm is not None and self._jvm.is_running:
+                    raise
+            self.restart()
+        return self._await_root()
+
+    def _await_root(self) -> Any:
+        ready = self._ready or self.start()
+        try:
+            self._root = ready.result(self._settings.start_seconds)
+        except NotDone:
+            raise SparkLost(f"Spark had not started after {self._settings.start_seconds:.0f} s") from None
+        except JvmError as error:
+            raise SparkLost(str(error)) from None
+        except Exception as error:
+            raise SparkLost(f"Spark did not start: {first_line(error)}") from error
+        return self._root
+
+    def _answers(self, root: Any) -> bool:
+        if not self._is_alive() or root.sparkContext._jsc is None:
+            return False
+        try:
+            if self._tidied is not None:
+                self._tidied.result(PING_SECONDS)
+            return not self._thread.submit(root.sparkContext._jsc.sc().isStopped).result(PING_SECONDS)
+        except Exception as error:
+            log.warning("Spark does not answer: %s", first_line(error))
+            return False
+
+    def _is_alive(self) -> bool:
+        return self._jvm is not None and self._jvm.is_running and self._root is not None
+
+
+def tag_of(task_id: str) -> str:
+    return f"horsies-{task_id}"
+
+
+def _make_current(session: Any) -> None:
+    """Let ``SparkSession.active()`` and ``getOrCreate()`` find this session."""
+    from pyspark.sql import SparkSession
+
+    SparkSession._instantiatedSession = session
+    SparkSession._activeSession = session
+    session._jvm.SparkSession.setActiveSession(session._jsparkSession)
+    session._jvm.SparkSession.setDefaultSession(session._jsparkSession)
+
+
+def _tidy(root: Any, session: Any) -> None:
+    """What one session can leave behind for the others: streams, caches, global views."""
+    for stream in session.streams.active:
+        stream.stop()
+    root.catalog.clearCache()
+    persistent = root.sparkContext._jsc.getPersistentRDDs()
+    for number in list(persistent):
+        persistent[number].unpersist()
+    for view in root.catalog.listTables("global_temp"):
+        if view.namespace == ["global_temp"]:
+            root.catalog.dropGlobalTempView(view.name)
+
+
+def _forget(root: Any) -> None:
+    """Make pyspark forget a JVM: its own stop() would ask that JVM first."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    SparkSession._instantiatedSession = None
+    SparkSession._activeSession = None
+    context = SparkContext._active_spark_context
+    if context is not None:
+        context._jsc = None
+        context.stop()
+    gateway = SparkContext._gateway
+    SparkContext._gateway = None
+    SparkContext._jvm = None
+    if gateway is not None:
+        threading.Thread(target=gateway.shutdown, daemon=True).start()

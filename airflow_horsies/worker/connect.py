@@ -1,0 +1,139 @@
+"""Spark Connect: the driver is a server somewhere else, and a session is a conversation with it."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from airflow_horsies.worker.errors import SparkLost, first_line
+from airflow_horsies.worker.settings import SparkSettings
+
+log = logging.getLogger(__name__)
+
+# A server that is restarted is back within some seconds; pyspark's own patience is more than ten minutes.
+RETRIES = 4
+MAX_BACKOFF_MS = 1_000
+
+
+class ConnectSpark:
+    """One session per task on a Spark Connect server; nothing of it is shared but the server."""
+
+    def __init__(self, settings: SparkSettings) -> None:
+        self._settings = settings
+        self._session: Any = None
+        self._lost: str | None = None
+        self._progress: tuple[int, int, str] | None = None
+        self._stages: dict[int, Any] = {}
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="horsies-spark")
+
+    def start(self) -> Future[None]:
+        # Lets SparkSession.builder.getOrCreate() of a task find the server, too.
+        os.environ["SPARK_REMOTE"] = self._settings.master
+        return self._thread.submit(self._warm_up)
+
+    def open_session(self, task_id: str) -> Any:
+        self._lost = None
+        self._progress = None
+        self._stages = {}
+        try:
+            session = self._connect()
+            # Settings that only a JVM takes at its start are refused; the version is what comes back first.
+            session.version  # noqa: B018
+        except Exception as error:
+            raise SparkLost(f"{self._settings.master} does not answer: {first_line(error)}") from error
+        self._session = session
+        for name, value in self._settings.conf.items():
+            session.conf.set(name, value)
+        session.addTag(f"horsies-{task_id}")
+        session.registerProgressHandler(self._hear_progress)
+        return session
+
+    def close_session(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            self._release(session)
+
+    def interrupt(self, task_id: str) -> None:
+        session = self._session
+        if session is not None:
+            session.interruptTag(f"horsies-{task_id}")
+            # The tag does not reach what the task's own threads have started; the session is the task's alone.
+            session.interruptAll()
+            for stream in session.streams.active:
+                stream.stop()
+
+    def poll_progress(self) -> tuple[int, int, str] | None:
+        return self._progress
+
+    def metrics(self, task_id: str) -> dict[str, float]:
+        """A Connect server tells a client little: the stages, tasks and bytes read of what it waited for."""
+        stages = self._stages.values()
+        if not stages:
+            return {}
+        return {
+            "stages": len(self._stages),
+            "tasks": sum(stage.num_completed_tasks for stage in stages),
+            "input_bytes": sum(stage.num_bytes_read for stage in stages),
+        }
+
+    @property
+    def is_lost(self) -> bool:
+        session = self._session
+        if session is None:
+            return False
+        try:
+            session.version  # noqa: B018
+        except Exception as error:
+            self._lost = f"{self._settings.master} no longer answers: {first_line(error)}"
+            return True
+        return False
+
+    def how_it_was_lost(self) -> str | None:
+        return self._lost
+
+    def restart(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            self._thread.submit(self._release, session)
+
+    def stop(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        self.close_session()
+
+    def _warm_up(self) -> None:
+        """Load what the client needs, and have the server run a first job."""
+        try:
+            session = self._connect()
+            session.range(2).selectExpr("sum(id)").collect()
+            self._release(session)
+        except Exception as error:
+            log.warning("Spark Connect at %s does not answer yet: %s", self._settings.master, first_line(error))
+
+    def _connect(self) -> Any:
+        from pyspark.sql import SparkSession
+        from pyspark.sql.connect.client.retries import DefaultPolicy
+        from pyspark.sql.connect.session import SparkSession as Remote
+
+        session: Any = SparkSession.builder.remote(self._settings.master).create()
+        session.client.set_retry_policies([DefaultPolicy(max_retries=RETRIES, max_backoff=MAX_BACKOFF_MS)])
+        # For this thread, and for those the task starts.
+        Remote._active_session.session = session
+        Remote._default_session = session
+        return session
+
+    def _release(self, session: Any) -> None:
+        session.stop()
+        # Without this, pyspark holds on to every client until the process ends.
+        atexit.unregister(session.client._on_exit)
+
+    def _hear_progress(self, stages: Any, inflight_tasks: int, operation_id: str, done: bool) -> None:
+        for stage in stages:
+            self._stages[stage.stage_id] = stage
+        finished = sum(stage.num_completed_tasks for stage in stages)
+        total = sum(stage.num_tasks for stage in stages)
+        if total:
+            told = f"{finished} of {total} Spark tasks done, {inflight_tasks} running"
+            self._progress = (finished, total, told)

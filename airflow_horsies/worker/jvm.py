@@ -1,0 +1,165 @@
+"""The JVM behind a child's Spark: started, listened to, and ended with the child."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+from airflow_horsies.worker.parent_death import die_with_parent
+
+FOLDER_PREFIX = "airflow-horsies-spark-"
+CONNECTION_FILE = "connection"
+LEVEL = re.compile(r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d (TRACE|DEBUG|INFO|WARN|ERROR|FATAL) ")
+STOP_SECONDS = 5.0
+LOOPBACK = "127.0.0.1"
+
+OnLine = Callable[[str, str], None]
+
+
+class JvmError(Exception):
+    """The JVM did not start or is gone; the message says what it said last."""
+
+
+class Jvm:
+    """A JVM with Spark's Python gateway in it.
+
+    :param conf: Spark's settings. They are handed over in a file only this user can read, not on a command line.
+    :param on_line: called with level and text for each line it writes.
+    """
+
+    def __init__(self, conf: Mapping[str, str], on_line: OnLine) -> None:
+        self._conf = conf
+        self._on_line = on_line
+        self._last_lines: list[str] = []
+        self.folder = Path(tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}{os.getpid()}-"))
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def launch(self) -> None:
+        """Start it without waiting. To be called on the main thread: the JVM ends with the thread that started it."""
+        from pyspark.find_spark_home import _find_spark_home
+
+        properties = self.folder / "spark.properties"
+        properties.write_text("".join(f"{name} {_escaped(value)}\n" for name, value in self._full_conf().items()))
+        child_pid = os.getpid()
+
+        def before_exec() -> None:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            die_with_parent(child_pid)
+
+        process = self._process = subprocess.Popen(
+            [
+                str(Path(_find_spark_home(), "bin", "spark-submit")),
+                *("--load-spark-defaults", "--properties-file", str(properties), "pyspark-shell"),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={
+                **os.environ,
+                "SPARK_CONNECT_MODE": "0",
+                **({"SPARK_LOCAL_IP": LOOPBACK} if self._is_local and "SPARK_LOCAL_IP" not in os.environ else {}),
+                "_PYSPARK_DRIVER_CONN_INFO_PATH": str(self.folder / CONNECTION_FILE),
+            },
+            preexec_fn=before_exec,
+        )
+        threading.Thread(target=self._read, args=(process.stdout,), name="horsies-jvm-lines", daemon=True).start()
+
+    @property
+    def _is_local(self) -> bool:
+        return self._conf.get("spark.master", "").startswith("local")
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def gateway(self, timeout_seconds: float) -> Any:
+        """The py4j gateway, once the JVM has said where it is."""
+        port, secret = self._wait_for_connection(time.monotonic() + timeout_seconds)
+        from pyspark.java_gateway import launch_gateway
+
+        known = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
+        os.environ.update(known)
+        try:
+            return launch_gateway()  # type: ignore[no-untyped-call]
+        finally:
+            for name in known:
+                del os.environ[name]
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        self._remove_folder()
+
+    def stop(self) -> None:
+        """Let it end by itself, which it does when nobody writes to it any more."""
+        if self._process is not None and self._process.stdin is not None:
+            with suppress(OSError):
+                self._process.stdin.close()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(STOP_SECONDS)
+        self.kill()
+
+    def last_words(self) -> str:
+        return "\n".join(self._last_lines[-10:])
+
+    def _full_conf(self) -> dict[str, str]:
+        conf = dict(self._conf)
+        conf.setdefault("spark.local.dir", str(self.folder))
+        options = conf.get("spark.driver.extraJavaOptions", "")
+        conf["spark.driver.extraJavaOptions"] = f'"-Djava.io.tmpdir={self.folder}" {options}'.strip()
+        return conf
+
+    def _wait_for_connection(self, give_up: float) -> tuple[int, str]:
+        path = self.folder / CONNECTION_FILE
+        while not path.exists():
+            if not self.is_running:
+                time.sleep(0.1)  # its last lines are still on their way
+                raise JvmError(f"Spark's JVM ended while it started: {self.last_words() or 'it said nothing'}")
+            if time.monotonic() > give_up:
+                raise JvmError(f"Spark's JVM had not started in time: {self.last_words() or 'it said nothing'}")
+            time.sleep(0.05)
+        data = path.read_bytes()
+        path.unlink()
+        port, length = struct.unpack_from("!ii", data)
+        return port, data[8 : 8 + length].decode()
+
+    def _read(self, stream: IO[bytes]) -> None:
+        level = "INFO"
+        for line in stream:
+            text = line.decode("utf-8", "backslashreplace").rstrip()
+            found = LEVEL.match(text)
+            if found:
+                level = {"WARN": "WARNING", "FATAL": "CRITICAL"}.get(found[1], found[1])
+            self._last_lines = [*self._last_lines[-20:], text]
+            self._on_line(level, text)
+
+    def _remove_folder(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def remove_folders_of_the_dead() -> None:
+    """A child that was killed could not remove its folder."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
+        pid = folder.name.removeprefix(FOLDER_PREFIX).partition("-")[0]
+        if pid.isdigit() and folder.owner() == Path.home().owner() and not Path(f"/proc/{pid}").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("\n", "\\n")

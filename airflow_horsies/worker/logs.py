@@ -1,0 +1,201 @@
+"""The lines of an attempt: what the task prints and logs, and what Spark says meanwhile.
+
+``sys.stdout`` and ``sys.stderr`` of a child are replaced once and for good. Python's own buffers stay in front, so that
+a line costs what it cost before; what passes is handed on in chunks to where it went before, and to the attempt.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import sys
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import BinaryIO, TextIO
+
+from airflow_horsies.models import LogLine
+from airflow_horsies.worker.masking import masked
+
+MAX_LINE_CHARS = 4_000
+CHUNK_BYTES = 32_768
+
+Sink = Callable[[], "AttemptLog | None"]
+
+
+class AttemptLog:
+    """Collects the lines of one attempt, up to a limit; taking them is the reporter's part."""
+
+    def __init__(self, max_lines: int) -> None:
+        self._max_lines = max_lines
+        self._chunks: deque[tuple[datetime, str, list[str]]] = deque()
+        self._lock = threading.Lock()
+        self.count = 0
+        self.dropped = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self.count >= self._max_lines
+
+    def add(self, level: str, lines: list[str], at: datetime | None = None) -> None:
+        with self._lock:
+            kept = lines[: max(self._max_lines - self.count, 0)]
+            self._drop(len(lines) - len(kept))
+            self.count += len(kept)
+            if kept:
+                self._chunks.append((at or datetime.now(UTC), level, kept))
+
+    def drop(self, lines: int) -> None:
+        """Lines that came after the last one that is kept."""
+        with self._lock:
+            self._drop(lines)
+
+    def add_exception(self, error: BaseException) -> None:
+        self.add("ERROR", "".join(traceback.format_exception(error)).splitlines())
+
+    def add_place(self, error: BaseException) -> None:
+        """Where the code was when it was stopped."""
+        self.add("WARNING", "".join(traceback.format_tb(error.__traceback__)).splitlines())
+
+    def close(self) -> None:
+        """Say how much was left out."""
+        if self.dropped:
+            told = f"{self.dropped:,} further lines were not kept; the worker's own log has them"
+            self._chunks.append((datetime.now(UTC), "WARNING", [told]))
+
+    def take(self, attempt: int, first_number: int) -> list[LogLine]:
+        """The lines that came since, numbered and masked."""
+        lines: list[LogLine] = []
+        while self._chunks:
+            at, level, texts = self._chunks.popleft()
+            for text in texts:
+                number = first_number + len(lines)
+                lines.append(LogLine(attempt=attempt, number=number, logged_at=at, level=level, text=_clean(text)))
+        return lines
+
+    def _drop(self, lines: int) -> None:
+        if lines > 0 and not self.dropped:
+            told = f"This attempt has written its {self._max_lines:,} lines; more are not kept here"
+            self._chunks.append((datetime.now(UTC), "WARNING", [told]))
+        self.dropped += max(lines, 0)
+
+
+class _Passage(io.RawIOBase):
+    """Hands chunks on to the stream that was there before, and whole lines to the attempt that runs now."""
+
+    def __init__(self, before: BinaryIO, level: str, sink: Sink) -> None:
+        self._before = before
+        self._level = level
+        self._sink = sink
+        self._log: AttemptLog | None = None
+        self._rest = b""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: bytes) -> int:  # type: ignore[override]
+        chunk = bytes(data)
+        self._before.write(chunk)
+        self._before.flush()
+        log = self._sink()
+        if log is not self._log:
+            self._log, self._rest = log, b""
+        if log is not None:
+            self._keep(log, chunk)
+        return len(chunk)
+
+    def fileno(self) -> int:
+        return self._before.fileno()
+
+    def end_line(self) -> None:
+        """A last line without an end is a line, too."""
+        if self._log is not None and self._rest:
+            self._keep(self._log, b"\n")
+
+    def _keep(self, log: AttemptLog, chunk: bytes) -> None:
+        if log.is_full:
+            log.drop(chunk.count(b"\n"))
+            return
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        if lines:
+            log.add(self._level, [line.decode("utf-8", "backslashreplace") for line in lines])
+        if len(self._rest) > MAX_LINE_CHARS:
+            log.add(self._level, [self._rest.decode("utf-8", "backslashreplace")])
+            self._rest = b""
+
+
+class _LineHandler(logging.Handler):
+    """Gives log records to the attempt that runs now."""
+
+    def __init__(self, sink: Sink) -> None:
+        super().__init__()
+        self._sink = sink
+        self.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+        self.addFilter(_is_not_of_horsies)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        log = self._sink()
+        if log is None:
+            return
+        try:
+            lines = self.format(record).splitlines()
+        except Exception:
+            self.handleError(record)
+            return
+        log.add(record.levelname, lines, datetime.fromtimestamp(record.created, UTC))
+
+
+class Capture:
+    """The streams and the log handler of a child."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._streams: list[tuple[TextIO, _Passage]] = []
+
+    def install(self) -> None:
+        root = logging.getLogger()
+        if not root.handlers:
+            own = logging.StreamHandler(sys.stderr)
+            own.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+            own.addFilter(_is_not_of_horsies)
+            root.addHandler(own)
+        root.addHandler(_LineHandler(self._sink))
+        if root.level > logging.INFO or root.level == logging.NOTSET:
+            root.setLevel(logging.INFO)
+        logging.getLogger("py4j").setLevel(logging.WARNING)
+        # Repeats every error of Spark as one line of JSON, trace and all.
+        logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+        sys.stdout = self._replace(sys.stdout, "INFO")
+        sys.stderr = self._replace(sys.stderr, "WARNING")
+
+    def flush(self) -> None:
+        for stream, _ in self._streams:
+            stream.flush()
+
+    def end_lines(self) -> None:
+        for stream, passage in self._streams:
+            stream.flush()
+            passage.end_line()
+
+    def _replace(self, stream: TextIO, level: str) -> TextIO:
+        stream.flush()
+        passage = _Passage(stream.buffer, level, self._sink)
+        buffered = io.BufferedWriter(passage, CHUNK_BYTES)  # type: ignore[type-var]
+        replaced = io.TextIOWrapper(buffered, encoding="utf-8", errors="backslashreplace", newline="\n")
+        self._streams.append((replaced, passage))
+        return replaced
+
+
+def _is_not_of_horsies(record: logging.LogRecord) -> bool:
+    """horsies has handlers of its own."""
+    return not record.name.startswith("horsies")
+
+
+def _clean(text: str) -> str:
+    """What Postgres can hold, with secrets masked."""
+    text = masked(text.rstrip("\r").replace("\x00", "\N{REPLACEMENT CHARACTER}"))
+    if len(text) > MAX_LINE_CHARS:
+        return f"{text[:MAX_LINE_CHARS]}… ({len(text):,} characters)"
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")

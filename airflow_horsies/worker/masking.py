@@ -1,0 +1,54 @@
+"""Secrets are taken out of whatever leaves the child: log lines, error messages."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache
+from urllib.parse import unquote, urlsplit
+
+MASK = "***"
+# Shorter ones would take ordinary words out of every line.
+LEAST_CHARS = 5
+SECRET_NAME = re.compile(r"password|passwd|secret|token|credential|api_?key|access_?key|private_?key", re.IGNORECASE)
+
+_secrets: set[str] = set()
+
+
+def mask(value: str) -> str:
+    """
+    Keep a secret out of the log lines and error messages of this worker; returns it unchanged.
+
+    .. code-block:: python
+
+        key = mask(read_key_from_vault())
+    """
+    if isinstance(value, str) and len(value) >= LEAST_CHARS:
+        _secrets.add(value)
+        _pattern.cache_clear()
+    return value
+
+
+def mask_known(conf: Mapping[str, str], urls: Iterable[str]) -> None:
+    """Secrets of the environment, of Spark's settings and of database URLs."""
+    for name, value in (*os.environ.items(), *conf.items()):
+        if SECRET_NAME.search(name):
+            mask(value)
+    for url in urls:
+        password = urlsplit(url).password
+        if password:
+            mask(password)
+            mask(unquote(password))
+
+
+def masked(text: str) -> str:
+    pattern = _pattern()
+    return pattern.sub(MASK, text) if pattern else text
+
+
+@cache
+def _pattern() -> re.Pattern[str] | None:
+    # Longest first: a secret that begins with another one goes as a whole.
+    known = sorted(_secrets, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, known))) if known else None

@@ -1,0 +1,218 @@
+"""The thread of a child that speaks with our tables: lines, progress and ends go out, requests to stop come in.
+
+It never blocks and never fails a task: what cannot be written is tried again, and given up in the end.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+
+from psycopg.conninfo import conninfo_to_dict
+
+from airflow_horsies.database import Database, Session
+from airflow_horsies.exceptions import HorsiesError
+from airflow_horsies.ledger import attempts as ledger
+from airflow_horsies.ledger import schema as ledger_schema
+from airflow_horsies.models import LogLine
+from airflow_horsies.wire.schema import detect_schema
+from airflow_horsies.wire.statement import Script
+from airflow_horsies.wire.statements import Wire
+from airflow_horsies.worker.attempt import RunningAttempt, StopReason
+
+log = logging.getLogger(__name__)
+
+REPORT_SECONDS = 0.5
+WATCH_SECONDS = 1.0
+RETRY_SECONDS = 5.0
+# How long a task that has ended waits for its last lines to be written.
+END_SECONDS = 3.0
+MAX_UNREPORTED = 100
+CONNECT_SECONDS = 10
+
+
+class Reporter:
+    """
+    :param database_url: horsies' database, as its worker has it.
+    :param stop: what is called, on this thread, when an attempt must stop.
+    :param before_report: called on this thread before each report, as lines may sit in buffers.
+    """
+
+    def __init__(
+        self,
+        database_url: str,
+        *,
+        stop: Callable[[RunningAttempt, StopReason], None],
+        before_report: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._session = Session(_database(database_url))
+        self._stop = stop
+        self._before_report = before_report
+        self._wire: Wire | None = None
+        self._current: RunningAttempt | None = None
+        self._unreported: deque[RunningAttempt] = deque(maxlen=MAX_UNREPORTED)
+        self._unwritten: list[LogLine] = []
+        self._watched = 0.0
+        self._quiet_until = 0.0
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="horsies-reporter", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def begin(self, attempt: RunningAttempt) -> None:
+        self._current = attempt
+        self._unreported.append(attempt)
+        self._wake.set()
+
+    def end(self, attempt: RunningAttempt) -> None:
+        """Returns when everything about the attempt is written, or cannot be written soon."""
+        self._current = None
+        self._wake.set()
+        if time.monotonic() >= self._quiet_until:
+            attempt.reported.wait(END_SECONDS)
+
+    def _serve(self) -> None:
+        while True:
+            busy = self._current is not None or self._unreported
+            self._wake.wait(REPORT_SECONDS if busy else None)
+            self._wake.clear()
+            self._check_time()
+            if time.monotonic() < self._quiet_until:
+                time.sleep(REPORT_SECONDS)
+                continue
+            try:
+                self._before_report()
+                self._report_all()
+            except HorsiesError as error:
+                log.warning("Logs and progress are not written for now, trying again: %s", error)
+                self._quiet_until = time.monotonic() + RETRY_SECONDS
+            except Exception:
+                log.exception("Logs and progress are not written for now, trying again")
+                self._quiet_until = time.monotonic() + RETRY_SECONDS
+
+    def _check_time(self) -> None:
+        attempt = self._current
+        if attempt is not None:
+            reason = attempt.reason_to_stop_by_now()
+            if reason is not None:
+                self._stop(attempt, reason)
+
+    def _report_all(self) -> None:
+        while self._unreported:
+            attempt = self._unreported[0]
+            self._report(attempt)
+            if attempt.outcome is None:
+                break
+            if self._unreported and self._unreported[0] is attempt:
+                self._unreported.popleft()
+            self._unwritten = []
+            attempt.reported.set()
+        attempt_now = self._current
+        if attempt_now is not None and attempt_now.number is not None:
+            self._watch(attempt_now)
+
+    def _report(self, attempt: RunningAttempt) -> None:
+        number = attempt.number or self._begin(attempt)
+        if number is None:
+            return
+        outcome = attempt.outcome
+        new = attempt.log.take(number, attempt.lines_written + 1)
+        attempt.lines_written += len(new)
+        self._unwritten += new
+        progress = attempt.current_progress()
+        if not (self._unwritten or outcome or progress):
+            return
+        self._session.run(partial(_report, attempt, number, list(self._unwritten), outcome))
+        attempt.progress = None
+        self._unwritten = []
+
+    def _begin(self, attempt: RunningAttempt) -> int | None:
+        """The attempt's number; None where it is no longer this worker's, and nobody could say which it was."""
+        number = self._session.run(partial(_begin, self._known_wire(), attempt))
+        if number is None:
+            if attempt.outcome is None:
+                self._stop(attempt, StopReason.CLAIM_LOST)
+            attempt.log.take(0, 0)
+        return number
+
+    def _known_wire(self) -> Wire:
+        if self._wire is None:
+            self._session.run(ledger_schema.migrate)
+            self._wire = Wire(self._session.run(detect_schema))
+        return self._wire
+
+    def _watch(self, attempt: RunningAttempt) -> None:
+        if attempt.stop_reason is not None or time.monotonic() - self._watched < WATCH_SECONDS:
+            return
+        self._watched = time.monotonic()
+        reason = self._session.run(partial(_find_reason_to_stop, self._known_wire(), attempt))
+        if reason is not None and attempt.outcome is None:
+            self._stop(attempt, reason)
+
+
+def _begin(wire: Wire, attempt: RunningAttempt) -> Script[int | None]:
+    given = attempt.assignment
+    rows = yield wire.read_running_task(given.task_id, given.worker_id, given.claimed_at)
+    if not rows:
+        return None
+    number = int(rows[0]["retry_count"] or 0) + 1
+    attempt.lines_written = yield from ledger.begin_attempt(
+        given.task_id,
+        number,
+        worker_id=given.worker_id,
+        hostname=socket.gethostname(),
+        pid=os.getpid(),
+        started_at=attempt.started_at,
+    )
+    attempt.good_until = rows[0]["good_until"]
+    attempt.number = number
+    return number
+
+
+def _report(attempt: RunningAttempt, number: int, lines: list[LogLine], outcome: str | None) -> Script[None]:
+    if lines:
+        yield from ledger.append_lines(attempt.task_id, number, lines)
+    progress = attempt.current_progress()
+    if progress is not None and outcome is None:
+        yield from ledger.write_progress(attempt.task_id, progress)
+    if outcome is not None:
+        yield from ledger.end_attempt(
+            attempt.task_id,
+            number,
+            finished_at=attempt.finished_at or datetime.now(UTC),
+            outcome=outcome,
+            error_code=attempt.error_code,
+            error_message=attempt.error_message,
+            metrics=attempt.metrics,
+        )
+
+
+def _find_reason_to_stop(wire: Wire, attempt: RunningAttempt) -> Script[StopReason | None]:
+    if (yield from ledger.is_cancel_requested(attempt.task_id)):
+        return StopReason.CANCELLED
+    given = attempt.assignment
+    if not (yield wire.read_running_task(given.task_id, given.worker_id, given.claimed_at)):
+        return StopReason.CLAIM_LOST
+    return None
+
+
+def _database(url: str) -> Database:
+    scheme, _, rest = url.partition("://")
+    args = conninfo_to_dict(f"{scheme.partition('+')[0]}://{rest}")
+    connect_args = {
+        "connect_timeout": CONNECT_SECONDS,
+        "application_name": "airflow_horsies worker",
+        "keepalives_idle": 30,
+        **args,
+        # A pooler in transaction mode has no prepared statements.
+        "prepare_threshold": None,
+    }
+    return Database(connect_args=connect_args, listen_args=connect_args)

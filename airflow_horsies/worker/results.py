@@ -1,0 +1,119 @@
+"""What a task returns: JSON, or a reference to what it wrote elsewhere."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, is_dataclass
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from airflow_horsies.models import ResultReference
+from airflow_horsies.worker.errors import TaskFault
+
+
+def to_json(value: Any, *, max_rows: int | None, max_bytes: int) -> Any:
+    """The value as JSON has it; a TaskFault says what of it cannot be that."""
+    plain = _plain(value, max_rows, "the result")
+    try:
+        converted = to_jsonable_python(plain, inf_nan_mode="constants", fallback=_fallback)
+    except (PydanticSerializationError, TypeError, ValueError) as error:
+        raise TaskFault("RESULT_NOT_JSON", f"the result cannot be written as JSON: {error}") from None
+    _require_finite(converted, "the result")
+    size = len(json.dumps(converted, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass"))
+    if size > max_bytes:
+        raise TaskFault(
+            "RESULT_TOO_LARGE",
+            f"the result is {size:,} bytes of JSON and may be {max_bytes:,}: write it with save_result() and return "
+            "its reference, or raise HORSIES_RESULT_BYTES",
+        )
+    return converted
+
+
+def save_result(value: Any, uri: str, *, format: str = "parquet", **options: Any) -> ResultReference:
+    """
+    Write what is too large to return, and return a reference to it; the operator hands that on as its result.
+
+    What was at the place before is replaced, so an attempt that runs again leaves one result.
+
+    .. code-block:: python
+
+        @spark_task(app, "sales.daily")
+        def daily(spark: SparkSession, *, day: date) -> ResultReference:
+            return save_result(spark.table("sales").where(f"day = '{day}'"), f"s3a://lake/daily/{day}")
+
+    :param value: a DataFrame of Spark or pandas.
+    :param uri: a folder: local, or on any file system Spark can write to.
+    :param format: a format Spark can write: ``parquet``, ``orc``, ``json``, ``csv`` …
+    :param options: options of that format.
+    """
+    from pyspark.sql import SparkSession
+
+    frame = value
+    if not hasattr(frame, "write"):
+        active = SparkSession.active()
+        frame = active.createDataFrame(value)
+    frame.write.mode("overwrite").format(format).options(**options).save(uri)
+    written = frame.sparkSession.read.format(format).schema(frame.schema).options(**options).load(uri)
+    return ResultReference(uri=uri, format=format, rows=written.count(), columns=tuple(frame.columns))
+
+
+def _plain(value: Any, max_rows: int | None, path: str) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
+    if isinstance(value, BaseModel):
+        return value
+    if _is_spark(value, "DataFrame"):
+        return _rows(value, max_rows)
+    if _is_spark(value, "Row"):
+        value = value.asDict()
+    if isinstance(value, Mapping):
+        wrong = next((key for key in value if not isinstance(key, str | int | float | bool | None)), None)
+        if wrong is not None:
+            raise TaskFault("RESULT_NOT_JSON", f"{path} has a key that is no text: {wrong!r}")
+        return {key: _plain(item, max_rows, f"{path}[{key!r}]") for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item, max_rows, f"{path}[{position}]") for position, item in enumerate(value)]
+    return value
+
+
+def _rows(frame: Any, max_rows: int | None) -> list[Any]:
+    if max_rows is None:
+        raise TaskFault(
+            "RESULT_NOT_JSON",
+            "the result is a DataFrame: give the task max_rows=… to return its rows, or write it with save_result()",
+        )
+    rows = frame.limit(max_rows + 1).collect()
+    if len(rows) > max_rows:
+        raise TaskFault(
+            "RESULT_TOO_LARGE",
+            f"the result has more than {max_rows:,} rows, which is the task's max_rows: write it with save_result()",
+        )
+    return [row.asDict(recursive=True) for row in rows]
+
+
+def _fallback(value: Any) -> Any:
+    """Numbers of numpy and pandas."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if hasattr(value, "isoformat"):
+        return value.isoformat()
+    raise TypeError(f"{type(value).__module__}.{type(value).__qualname__} is nothing JSON knows")
+
+
+def _require_finite(value: Any, path: str) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise TaskFault("RESULT_NOT_JSON", f"{path} is {value}, which JSON cannot hold: return None instead")
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _require_finite(item, f"{path}[{key!r}]")
+    elif isinstance(value, list):
+        for position, item in enumerate(value):
+            _require_finite(item, f"{path}[{position}]")
+
+
+def _is_spark(value: Any, name: str) -> bool:
+    return any(kind.__name__ == name and kind.__module__.startswith("pyspark.") for kind in type(value).__mro__)

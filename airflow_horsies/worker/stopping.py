@@ -1,0 +1,82 @@
+"""How running code is brought to a stop: its Spark jobs first, then Python, and in the end the whole child."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from airflow_horsies.worker.attempt import RunningAttempt
+
+log = logging.getLogger(__name__)
+
+STOP_SIGNAL = signal.SIGUSR2
+# Spark's part comes first: an interrupted answer of the JVM costs the task's connection to it.
+PYTHON_AFTER_SECONDS = 0.75
+KILL_AFTER_SECONDS = 3.0
+REPEAT_SECONDS = 0.25
+
+
+class TaskStopped(KeyboardInterrupt):
+    """Raised inside the task's code to end it.
+
+    Like every KeyboardInterrupt it passes ``except Exception``, and py4j closes the connection it was waiting on.
+    """
+
+
+class Stopper:
+    """Raises in the main thread, where tasks run; only while one does."""
+
+    def __init__(self) -> None:
+        self._armed: RunningAttempt | None = None
+
+    def install(self) -> None:
+        signal.signal(STOP_SIGNAL, self._raise)
+
+    @contextmanager
+    def armed(self, attempt: RunningAttempt) -> Iterator[None]:
+        """Within it, the attempt can be interrupted."""
+        self._armed = attempt
+        try:
+            # It may have been stopped before anything could be raised.
+            if attempt.stop_reason is not None:
+                raise TaskStopped
+            yield
+        finally:
+            self._armed = None
+
+    def bring_to_stop(
+        self, attempt: RunningAttempt, interrupt_spark: Callable[[], None] | None, before_kill: Callable[[], None]
+    ) -> None:
+        """Returns when the attempt no longer runs; or never, as the child is killed with what cannot be stopped."""
+        began = time.monotonic()
+        interrupting: threading.Thread | None = None
+        python_after = PYTHON_AFTER_SECONDS if interrupt_spark else 0.0
+        while self._armed is attempt:
+            elapsed = time.monotonic() - began
+            if interrupt_spark and (interrupting is None or not interrupting.is_alive()):
+                interrupting = threading.Thread(target=_quietly, args=(interrupt_spark,), daemon=True)
+                interrupting.start()
+            if elapsed > KILL_AFTER_SECONDS:
+                log.error("Task %s does not stop: its process is killed", attempt.task_id)
+                before_kill()
+                os.kill(os.getpid(), signal.SIGKILL)
+            if elapsed >= python_after:
+                signal.pthread_kill(threading.main_thread().ident or 0, STOP_SIGNAL)
+            time.sleep(REPEAT_SECONDS)
+
+    def _raise(self, number: int, frame: Any) -> None:
+        if self._armed is not None and self._armed.stop_reason is not None:
+            raise TaskStopped
+
+
+def _quietly(interrupt: Callable[[], None]) -> None:
+    try:
+        interrupt()
+    except Exception as error:
+        log.info("Spark could not be told to stop: %s", error)

@@ -1,0 +1,205 @@
+"""``@spark_task`` and ``@python_task``: plain typed functions that horsies workers run."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from horsies import Horsies, TaskError, TaskResult
+from horsies.core.codec.json_value import JsonValue
+from pydantic import TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
+
+from airflow_horsies.exceptions import HorsiesError
+from airflow_horsies.worker.child import run_task
+from airflow_horsies.worker.errors import TaskFault
+from airflow_horsies.worker.masking import MASK, SECRET_NAME
+from airflow_horsies.worker.results import to_json
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+DEFAULT_RESULT_BYTES = 1_000_000
+SPARK_PARAMETER = "spark"
+MAX_SHOWN_CHARS = 80
+
+_with_spark: set[int] = set()
+
+
+class TaskDefinitionError(HorsiesError):
+    """A function that cannot be a task, with what to change."""
+
+
+def spark_task(
+    app: Horsies,
+    name: str,
+    *,
+    max_rows: int | None = None,
+    stop_at_good_until: bool = False,
+    **options: Any,
+) -> Callable[[F], F]:
+    """
+    Register a function as a task that is given a Spark session.
+
+    The function stays as it is, so a test calls it with a session of its own. A worker validates the arguments against
+    the annotations and hands over a session that no other task sees.
+
+    .. code-block:: python
+
+        app = horsies_app()
+
+        @spark_task(app, "flights.count")
+        def count_flights(spark: SparkSession, *, path: str, origin: str = "JFK") -> dict[str, int]:
+            flights = spark.read.parquet(path).where(f"origin = '{origin}'")
+            return {"flights": flights.count()}
+
+    :param app: the app, as ``horsies_app`` makes it.
+    :param name: what operators call the task.
+    :param max_rows: let the function return a DataFrame, of up to this many rows; they are returned as dicts.
+    :param stop_at_good_until: stop the task when its ``good_until`` passes while it runs.
+    :param options: options of horsies' own ``app.task``: ``queue_name``, ``retry_policy``, ``timeout_ms``,
+        ``exception_mapper`` …
+    """
+    return _registering(app, name, max_rows, stop_at_good_until, options, with_spark=True)
+
+
+def python_task(
+    app: Horsies,
+    name: str,
+    *,
+    stop_at_good_until: bool = False,
+    **options: Any,
+) -> Callable[[F], F]:
+    """
+    As :func:`spark_task`, for work without Spark.
+
+    .. code-block:: python
+
+        @python_task(app, "reports.send")
+        def send_report(*, to: str) -> None:
+            ...
+    """
+    return _registering(app, name, None, stop_at_good_until, options, with_spark=False)
+
+
+def uses_spark(app: Horsies) -> bool:
+    """Whether a task of the app wants a Spark session."""
+    return id(app) in _with_spark
+
+
+def _registering(
+    app: Horsies,
+    name: str,
+    max_rows: int | None,
+    stop_at_good_until: bool,
+    options: Mapping[str, Any],
+    *,
+    with_spark: bool,
+) -> Callable[[F], F]:
+    def register(function: F) -> F:
+        arguments = Arguments(name, function, with_spark=with_spark)
+        max_bytes = getattr(app, "airflow_horsies_result_bytes", DEFAULT_RESULT_BYTES)
+
+        def run(**given: Any) -> Any:
+            def body(session: Any) -> Any:
+                values = arguments.validate(given)
+                value = function(session, **values) if with_spark else function(**values)
+                return to_json(value, max_rows=max_rows, max_bytes=max_bytes)
+
+            return run_task(body, with_spark=with_spark, stops_at_good_until=stop_at_good_until)
+
+        run.__name__ = run.__qualname__ = function.__name__
+        run.__module__ = function.__module__
+        run.__doc__ = function.__doc__
+        # What horsies sees: the same names, any JSON, so that a wrong value is told by us and not half-way there.
+        run.__signature__ = arguments.signature  # type: ignore[attr-defined]
+        run.__annotations__ = arguments.annotations
+        app.task(name, **options)(run)
+        if with_spark:
+            _with_spark.add(id(app))
+        return function
+
+    return register
+
+
+class Arguments:
+    """The keyword arguments a task declares."""
+
+    def __init__(self, name: str, function: Callable[..., Any], *, with_spark: bool) -> None:
+        self._name = name
+        try:
+            hints = typing.get_type_hints(function, include_extras=True)
+        except NameError as error:
+            raise TaskDefinitionError(
+                f"task {name!r}: {error} in the annotations of {function.__qualname__}; import it outside TYPE_CHECKING"
+            ) from None
+        parameters = list(inspect.signature(function).parameters.values())
+        if with_spark:
+            if not parameters or parameters[0].name != SPARK_PARAMETER:
+                raise TaskDefinitionError(
+                    f"task {name!r}: the first parameter of {function.__qualname__} must be named "
+                    f"{SPARK_PARAMETER!r}; it is given the Spark session. Without Spark, use @python_task"
+                )
+            parameters = parameters[1:]
+        self._adapters: dict[str, TypeAdapter[Any]] = {}
+        self._required: set[str] = set()
+        for parameter in parameters:
+            self._add(function, parameter, hints)
+        engine_slots = {known: hint for known, hint in hints.items() if _is_engine_slot(hint)}
+        self.annotations: dict[str, Any] = {
+            **{parameter.name: engine_slots.get(parameter.name, JsonValue) for parameter in parameters},
+            "return": TaskResult[JsonValue, TaskError],
+        }
+        self.signature = inspect.Signature(
+            [
+                inspect.Parameter(
+                    parameter.name, inspect.Parameter.KEYWORD_ONLY, annotation=self.annotations[parameter.name]
+                )
+                for parameter in parameters
+            ],
+            return_annotation=self.annotations["return"],
+        )
+
+    def validate(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The values as they are declared, or a BAD_INPUT that names all that is wrong."""
+        wrong = [f"{name} is missing" for name in self._adapters if name in self._required and name not in given]
+        values: dict[str, Any] = {}
+        for name, value in given.items():
+            try:
+                values[name] = self._adapters[name].validate_python(value)
+            except ValidationError as error:
+                wrong += [_told(name, value, each) for each in error.errors()]
+        if wrong:
+            raise TaskFault("BAD_INPUT", f"task {self._name!r} cannot take its arguments: {'; '.join(wrong)}")
+        return values
+
+    def _add(self, function: Callable[..., Any], parameter: inspect.Parameter, hints: Mapping[str, Any]) -> None:
+        where = f"task {self._name!r}: the parameter {parameter.name!r} of {function.__qualname__}"
+        if parameter.kind not in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD):
+            raise TaskDefinitionError(f"{where} cannot be given by name; horsies sends arguments by name only")
+        if parameter.name not in hints:
+            raise TaskDefinitionError(f"{where} needs an annotation, as in {parameter.name}: str")
+        try:
+            self._adapters[parameter.name] = TypeAdapter(hints[parameter.name])
+        except PydanticUserError as error:
+            raise TaskDefinitionError(f"{where} has an annotation that JSON cannot fill: {error.message}") from None
+        if parameter.default is inspect.Parameter.empty:
+            self._required.add(parameter.name)
+
+
+def _told(name: str, value: Any, error: Any) -> str:
+    place = name + "".join(f"[{step!r}]" for step in error["loc"])
+    shown = MASK if SECRET_NAME.search(name) else repr(value)
+    if len(shown) > MAX_SHOWN_CHARS:
+        shown = f"{shown[:MAX_SHOWN_CHARS]}…"
+    return f"{place}: {error['msg']} (given {shown})"
+
+
+def _is_engine_slot(hint: Any) -> bool:
+    """Parameters that horsies' workflows fill by themselves."""
+    parts = (hint, *typing.get_args(hint))
+    return any(
+        typing.get_origin(part) is TaskResult or getattr(part, "__name__", "") in ("WorkflowContext", "WorkflowMeta")
+        for part in parts
+    )
