@@ -122,7 +122,7 @@ class Child:
         if error is None or failure is None:
             attempt.end("COMPLETED")
             return TaskResult(ok=value)
-        attempt.log.add("ERROR", [f"{failure.code or 'UNHANDLED_EXCEPTION'}: {failure.message}"])
+        attempt.log.say("ERROR", f"{failure.code or 'UNHANDLED_EXCEPTION'}: {failure.message}")
         attempt.end("FAILED", failure.code or OperationalErrorCode.UNHANDLED_EXCEPTION.value, failure.message)
         if failure.code is not None:
             return _failed(failure.code, failure.message)
@@ -155,7 +155,7 @@ class Child:
         if attempt.stop_reason is not None or attempt.outcome is not None:
             return
         attempt.stop_reason = reason
-        attempt.log.add("WARNING", [f"Stopping this attempt, as {reason}"])
+        attempt.log.say("WARNING", f"Stopping this attempt, as {reason}")
         interrupt = None if self._spark is None else partial(self._spark.interrupt, attempt.task_id)
         threading.Thread(
             target=self._stopper.bring_to_stop,
@@ -165,7 +165,7 @@ class Child:
         ).start()
 
     def _report_killed(self, attempt: RunningAttempt) -> None:
-        attempt.log.add("ERROR", ["It did not stop, and its process was killed"])
+        attempt.log.say("ERROR", "It did not stop, and its process was killed")
         outcome = "CANCELLED" if attempt.stop_reason in (StopReason.CANCELLED, StopReason.CLAIM_LOST) else "FAILED"
         attempt.end(outcome, "TASK_KILLED", f"Its process was killed, as {attempt.stop_reason}")
         self._reporter.end(attempt)

@@ -17,7 +17,6 @@ from airflow_horsies.worker.spark_status import SparkStatus
 log = logging.getLogger(__name__)
 
 PING_SECONDS = 5.0
-WEDGED_SECONDS = 60.0
 
 
 class ClassicSpark:
@@ -121,8 +120,8 @@ class ClassicSpark:
         if self._session is None or self._jvm is None or self._status is None:
             return None
         if asked is not None and not asked.done():
-            if time.monotonic() - self._asked_at > WEDGED_SECONDS and self._jvm is not None:
-                log.error("Spark's JVM has not answered for %.0f s and is killed", WEDGED_SECONDS)
+            if time.monotonic() - self._asked_at > self._settings.hang_seconds:
+                log.error("Spark's JVM has not answered for %.0f s and is killed", self._settings.hang_seconds)
                 self._jvm.kill()
             return None
         self._asked_at = time.monotonic()

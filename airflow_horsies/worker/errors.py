@@ -129,6 +129,7 @@ JAVA_FRAME = re.compile(r"^\s+(?:at |\.\.\. \d+ more)")
 JAVA_CLASS = re.compile(r"^(?:[a-z_]\w*\.)+(?=[A-Z])")
 PYTHON_FRAME = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)', re.MULTILINE)
 PYTHON_ERROR = re.compile(r"^(?P<error>[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning)\b.*)$", re.MULTILINE)
+CAUSED_BY = re.compile(r"^Caused by: (.+)$", re.MULTILINE)
 CALLED = re.compile(r"^An error occurred while calling \S+\.?$")
 
 
@@ -151,7 +152,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 def _full_text(error: BaseException) -> str:
     """What it says, and what Java says behind it."""
-    parts = [f"{type(each).__name__}: {each}" for each in _chain(error)]
+    parts = [f"{type(each).__name__}: {str(each).strip()}" for each in _chain(error)]
     trace = getattr(error, "getStackTrace", None)
     if callable(trace):
         try:
@@ -189,10 +190,16 @@ def _python_cause(text: str) -> str | None:
 
 
 def _root_cause(text: str) -> str:
-    """The line that says most: the executor's exception, else the first one."""
+    """The line that says most: the executor's exception, else the first one and the one behind all."""
     found = TASK_FAILURE.search(text)
     if found:
         return JAVA_CLASS.sub("", found["cause"].strip())
+    first, causes = _first_said(text), CAUSED_BY.findall(text)
+    root = JAVA_CLASS.sub("", causes[-1].strip()) if causes else first
+    return first if root.partition(": ")[2] in first else f"{first} Because: {root}"
+
+
+def _first_said(text: str) -> str:
     for line in text.splitlines():
         said = line.partition(": ")[2].strip() if line.startswith(("Py4JJavaError", "SparkException")) else line.strip()
         if said and not JAVA_FRAME.match(line) and not CALLED.match(said):

@@ -47,6 +47,10 @@ class AttemptLog:
             if kept:
                 self._chunks.append((at or datetime.now(UTC), level, kept))
 
+    def say(self, level: str, text: str) -> None:
+        """A line of our own, which is kept even where the task has written all it may."""
+        self._chunks.append((datetime.now(UTC), level, [text]))
+
     def drop(self, lines: int) -> None:
         """Lines that came after the last one that is kept."""
         with self._lock:
@@ -62,8 +66,7 @@ class AttemptLog:
     def close(self) -> None:
         """Say how much was left out."""
         if self.dropped:
-            told = f"{self.dropped:,} further lines were not kept; the worker's own log has them"
-            self._chunks.append((datetime.now(UTC), "WARNING", [told]))
+            self.say("WARNING", f"{self.dropped:,} further lines were not kept; the worker's own log has them")
 
     def take(self, attempt: int, first_number: int) -> list[LogLine]:
         """The lines that came since, numbered and masked."""
@@ -77,8 +80,7 @@ class AttemptLog:
 
     def _drop(self, lines: int) -> None:
         if lines > 0 and not self.dropped:
-            told = f"This attempt has written its {self._max_lines:,} lines; more are not kept here"
-            self._chunks.append((datetime.now(UTC), "WARNING", [told]))
+            self.say("WARNING", f"This attempt has written its {self._max_lines:,} lines; more are not kept here")
         self.dropped += max(lines, 0)
 
 
@@ -166,7 +168,8 @@ class Capture:
             root.setLevel(logging.INFO)
         logging.getLogger("py4j").setLevel(logging.WARNING)
         # Repeats every error of Spark as one line of JSON, trace and all.
-        logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+        for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
         sys.stdout = self._replace(sys.stdout, "INFO")
         sys.stderr = self._replace(sys.stderr, "WARNING")
 

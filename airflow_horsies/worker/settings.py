@@ -17,6 +17,7 @@ QUEUES = "HORSIES_QUEUES"
 DEAD_AFTER_SECONDS = "HORSIES_DEAD_AFTER_SECONDS"
 SPARK_MASTER = "HORSIES_SPARK_MASTER"
 SPARK_CONF = "HORSIES_SPARK_CONF"
+SPARK_HANG_SECONDS = "HORSIES_SPARK_HANG_SECONDS"
 LOG_LINES = "HORSIES_LOG_LINES"
 RESULT_BYTES = "HORSIES_RESULT_BYTES"
 
@@ -31,6 +32,9 @@ DEFAULTS = {
     "spark.ui.retainedJobs": "200",
     "spark.ui.retainedStages": "500",
     "spark.sql.ui.retainedExecutions": "50",
+    # Pools that keep a thread for a minute after each query; a thousand are allowed otherwise.
+    "spark.sql.shuffleExchange.maxThreadThreshold": "32",
+    "spark.sql.resultQueryStage.maxThreadThreshold": "32",
     # A cancelled task's Python workers are killed this soon.
     "spark.python.task.killTimeout": "1s",
 }
@@ -71,12 +75,14 @@ class SparkSettings:
     :param conf: Spark's own settings; they win over our defaults.
     :param app_name: what Spark's pages call it.
     :param start_seconds: how long a session may take to start before a task fails with SPARK_SESSION_LOST.
+    :param hang_seconds: how long a JVM may leave questions unanswered before it is killed.
     """
 
     master: str = "local[*]"
     conf: Mapping[str, str] = field(default_factory=dict, repr=False)
     app_name: str = "airflow-horsies"
     start_seconds: float = 180.0
+    hang_seconds: float = 60.0
 
     def __post_init__(self) -> None:
         if not self.master.startswith(("local", "spark://", "yarn", "k8s://", "sc://")):
@@ -135,6 +141,7 @@ class WorkerSettings:
             spark=SparkSettings(
                 master=spark_master or environ.get(SPARK_MASTER) or "local[*]",
                 conf={**_parse_conf(environ.get(SPARK_CONF, "")), **(spark_conf or {})},
+                hang_seconds=_number(environ, SPARK_HANG_SECONDS, 60, least=1),
             ),
             log_lines=_number(environ, LOG_LINES, 10_000, least=0),
             result_bytes=_number(environ, RESULT_BYTES, 1_000_000, least=1_000),

@@ -1,0 +1,219 @@
+"""Tasks on which the worker's runtime is tried."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from dataclasses import dataclass
+from datetime import date, timedelta
+from pathlib import Path
+
+import pandas as pd
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.types import LongType
+
+from airflow_horsies.worker import ResultReference, horsies_app, mask, progress, python_task, save_result, spark_task
+
+app = horsies_app(dead_after=timedelta(seconds=5), spark_conf={"spark.sql.shuffle.partitions": "2"})
+log = logging.getLogger("my.module")
+
+
+@dataclass
+class Total:
+    day: date
+    rows: int
+
+
+@spark_task(app, "total")
+def total(spark: SparkSession, *, day: date, rows: int = 10) -> Total:
+    return Total(day, spark.range(rows).count())
+
+
+@spark_task(app, "leave_traces")
+def leave_traces(spark: SparkSession, *, name: str) -> dict[str, object]:
+    """Tells what it found of earlier tasks, and leaves as much as it can."""
+    found: dict[str, object] = {
+        "views": sorted(table.name for table in spark.catalog.listTables()),
+        "global_views": sorted(
+            table.name for table in spark.catalog.listTables("global_temp") if table.namespace == ["global_temp"]
+        ),
+        "conf": spark.conf.get("spark.sql.session.timeZone", ""),
+        "local_property": spark.sparkContext.getLocalProperty("my.property"),
+        "cached": spark.sparkContext._jsc.getPersistentRDDs().size(),
+        "streams": len(spark.streams.active),
+        "database": spark.catalog.currentDatabase(),
+        "functions": spark.catalog.functionExists("my_function"),
+        "child": os.getpid(),
+        "jvm": spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid(),
+        "same_session": SparkSession.builder.getOrCreate() is spark and SparkSession.active() is spark,
+    }
+    numbers = spark.range(10)
+    numbers.createOrReplaceTempView(name)
+    numbers.createOrReplaceGlobalTempView(f"{name}_global")
+    SparkSession.builder.getOrCreate().range(3).createOrReplaceTempView(f"{name}_by_builder")
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    spark.sparkContext.setLocalProperty("my.property", name)
+    spark.udf.register("my_function", lambda number: number, LongType())
+    numbers.cache().count()
+    spark.sparkContext.parallelize([1, 2]).cache().count()
+    spark.readStream.format("rate").load().writeStream.format("noop").start()
+    return found
+
+
+@spark_task(app, "count")
+def count(spark: SparkSession, *, rows: int = 1000) -> int:
+    numbers = spark.range(rows).cache()
+    numbers.createOrReplaceTempView("numbers")
+    print("counted", numbers.count())
+    return int(spark.sql("SELECT sum(id) AS total FROM numbers WHERE id % 2 = 0").first()["total"])
+
+
+@spark_task(app, "inventory")
+def inventory(spark: SparkSession) -> dict[str, int]:
+    """What a child holds on to."""
+    memory = spark.sparkContext._jvm.java.lang.management.ManagementFactory.getMemoryMXBean()
+    memory.gc()
+    return {
+        "threads": threading.active_count(),
+        "jvm_threads": spark.sparkContext._jvm.java.lang.Thread.activeCount(),
+        "files": sum(1 for _ in Path("/proc/self/fd").iterdir()),
+        "cached": spark.sparkContext._jsc.getPersistentRDDs().size(),
+        "temporary": sum(1 for _ in Path(os.environ["TMPDIR"]).rglob("*")),
+        "heap": memory.getHeapMemoryUsage().getUsed(),
+    }
+
+
+@spark_task(app, "active_jobs")
+def active_jobs(spark: SparkSession) -> int:
+    return len(spark.sparkContext.statusTracker().getActiveJobsIds())
+
+
+@spark_task(app, "long_spark")
+def long_spark(spark: SparkSession, *, parts: int = 100) -> int:
+    def busy(batches):  # type: ignore[no-untyped-def]
+        for batch in batches:
+            end = time.monotonic() + 1
+            while time.monotonic() < end:
+                pass
+            yield batch
+
+    return spark.range(0, parts, 1, parts).mapInPandas(busy, "id long").count()
+
+
+@python_task(app, "loop")
+def loop(*, seconds: float) -> int:
+    end = time.monotonic() + seconds
+    turns = 0
+    while time.monotonic() < end:
+        turns += 1
+    return turns
+
+
+@python_task(app, "sleep")
+def sleep(*, seconds: float) -> float:
+    print("going to sleep", flush=True)
+    time.sleep(seconds)
+    print("awake", flush=True)
+    return seconds
+
+
+@python_task(app, "stubborn")
+def stubborn(*, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            time.sleep(1)
+        except BaseException:
+            print("I go on")
+
+
+@spark_task(app, "steps")
+def steps(spark: SparkSession, *, number: int) -> int:
+    for step in range(number):
+        spark.range(1000).selectExpr("sum(id)").collect()
+        progress(step + 1, number, f"step {step + 1}")
+        time.sleep(0.5)
+    return number
+
+
+@python_task(app, "until_late", stop_at_good_until=True)
+def until_late(*, seconds: float) -> float:
+    time.sleep(seconds)
+    return seconds
+
+
+@python_task(app, "talk")
+def talk(*, secret: str) -> None:
+    mask(secret)
+    print("first printed")
+    log.info("then logged")
+    log.warning("the secret is %s", secret)
+    print("a line", "of parts", 3)
+    print("no end", end="")
+
+
+@python_task(app, "print_lines")
+def print_lines(*, lines: int) -> None:
+    for number in range(lines):
+        print("line", number)
+
+
+@spark_task(app, "fail")
+def fail(spark: SparkSession, *, how: str, path: str = "") -> object:
+    match how:
+        case "missing column":
+            return spark.range(3).select("nope").count()
+        case "missing path":
+            return spark.read.parquet("/nowhere/at/all").count()
+        case "bad SQL":
+            return spark.sql("SELEKT 1").count()
+        case "division":
+            return spark.range(3).selectExpr("1 / (id - 1)").collect()
+        case "cast":
+            return spark.range(1).selectExpr("CAST('x' AS INT)").collect()
+        case "udf":
+            return spark.range(3).select(sf.udf(parse_day, LongType())("id")).collect()
+        case "pandas udf":
+            return spark.range(3).select(sf.pandas_udf(lose_all, LongType())("id")).collect()
+        case "python worker":
+            return spark.range(3).select(sf.udf(lambda number: os._exit(9), LongType())("id")).collect()
+        case "corrupt file":
+            Path(path).write_text("this is no parquet")
+            return spark.read.schema("id long").parquet(path).count()
+        case "no room":
+            return spark.range(3).write.parquet("/proc/nowhere")
+        case "own exception":
+            raise LookupError("no such thing")
+        case "not JSON":
+            return {"spark": object()}
+        case "NaN":
+            return {"mean": [1.0, float("nan")]}
+        case "frame":
+            return spark.range(3)
+        case "too large":
+            return "x" * 2_000_000
+        case "stop":
+            spark.stop()
+            return 1
+    raise ValueError(how)
+
+
+def parse_day(number: int) -> int:
+    raise ValueError(f"no such day: {number}")
+
+
+def lose_all(numbers: pd.Series) -> pd.Series:
+    raise KeyError("column of the lookup")
+
+
+@spark_task(app, "rows", max_rows=3)
+def rows(spark: SparkSession, *, number: int) -> object:
+    return spark.range(number).selectExpr("id", "CAST(id AS DECIMAL(5, 2)) AS price", "DATE'2026-01-02' AS day")
+
+
+@spark_task(app, "save")
+def save(spark: SparkSession, *, path: str, number: int) -> ResultReference:
+    return save_result(spark.range(number).selectExpr("id", "id % 7 AS weekday"), path)
