@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import asynccontextmanager
-from typing import TypeVar
 
 from airflow_horsies.connected_hook import ConnectedHook
 from airflow_horsies.exceptions import InvalidTask, WaitTimeout
 from airflow_horsies.hub import Waiter, hub_of
-from airflow_horsies.ledger import schema as ledger_schema
 from airflow_horsies.ledger import submissions
+from airflow_horsies.ledger.schema import read_since
 from airflow_horsies.models import (
     LIVE_STATES,
     CancelOutcome,
@@ -24,9 +23,6 @@ from airflow_horsies.models import (
     require_task_id,
 )
 from airflow_horsies.wire import scripts
-from airflow_horsies.wire.statement import Script
-
-T = TypeVar("T")
 
 
 class AsyncHook(ConnectedHook):
@@ -54,7 +50,9 @@ class AsyncHook(ConnectedHook):
         """As :meth:`submissions_of`, for triggers: ``sent = await hook.submissions_of_async(instance)``."""
         await self._postgres_async()
         namespace = self.namespace
-        return await self._read_async(lambda _: read_if_ledger(submissions.read_submissions(namespace, task_instance)))
+        return await self._read_async(
+            lambda _: read_since(submissions.SINCE, submissions.read_submissions(namespace, task_instance), [])
+        )
 
     async def cancel_async(self, task_id: str, *, states: Collection[TaskState] = LIVE_STATES) -> CancelOutcome:
         """As :meth:`cancel`, for triggers: ``outcome = await hook.cancel_async(task_id)``."""
@@ -99,13 +97,6 @@ class AsyncHook(ConnectedHook):
         database = await self._postgres_async()
         async with hub_of(database, listens=self._listens).subscribe(wanted) as waiter:
             yield waiter
-
-
-def read_if_ledger(script: Script[list[T]]) -> Script[list[T]]:
-    """Nothing was ever submitted where the ledger does not exist yet."""
-    if (yield from ledger_schema.read_version()) == 0:
-        return []
-    return (yield from script)
 
 
 def canonical_ids(task_ids: Iterable[str]) -> list[str]:

@@ -287,7 +287,7 @@ class LogLine:
         return LogCursor(self.attempt, self.number)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class LogCursor:
     """The last line somebody has seen of a task."""
 
@@ -308,6 +308,14 @@ class Progress:
     @property
     def fraction(self) -> float | None:
         return min(self.done / self.total, 1.0) if self.total else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskNews:
+    """What workers told of a task since somebody looked: the next lines, and how far it is now."""
+
+    lines: tuple[LogLine, ...] = ()
+    progress: Progress | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
