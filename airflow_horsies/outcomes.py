@@ -17,8 +17,18 @@ from airflow_horsies.exceptions import (
 )
 from airflow_horsies.models import Attempt, TaskView
 
-# A worker that lacks the task, or cannot read its arguments, will not do better on another try.
-HOPELESS_CODES = frozenset({"WORKER_RESOLUTION_ERROR", "WORKER_SERIALIZATION_ERROR", "RETURN_TYPE_MISMATCH"})
+# The same task, arguments or result will be no better on another try.
+HOPELESS_CODES = frozenset(
+    {
+        "WORKER_RESOLUTION_ERROR",
+        "WORKER_SERIALIZATION_ERROR",
+        "RETURN_TYPE_MISMATCH",
+        "SPARK_ANALYSIS_ERROR",
+        "BAD_INPUT",
+        "RESULT_TOO_LARGE",
+        "RESULT_NOT_JSON",
+    }
+)
 WORKER_LOST_CODES = frozenset({"WORKER_CRASHED"})
 MAX_MESSAGE_CHARS = 500
 
