@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 
 from airflow_horsies.connected_hook import ConnectedHook
@@ -14,6 +14,7 @@ from airflow_horsies.ledger.schema import read_since
 from airflow_horsies.models import (
     LIVE_STATES,
     CancelOutcome,
+    LogCursor,
     QueueDepth,
     Submission,
     TaskInstanceKey,
@@ -81,7 +82,9 @@ class AsyncHook(ConnectedHook):
         return [found[task_id] for task_id in wanted]
 
     @asynccontextmanager
-    async def subscribe(self, task_ids: Collection[str]) -> AsyncIterator[Waiter]:
+    async def subscribe(
+        self, task_ids: Collection[str], *, seen: Mapping[str, LogCursor] | None = None
+    ) -> AsyncIterator[Waiter]:
         """
         Hear of the end of tasks on an event loop; all subscribers of a process share one listening connection.
 
@@ -91,11 +94,14 @@ class AsyncHook(ConnectedHook):
                 while waiter.pending:
                     await waiter.news()
                 print(waiter.ended)
+
+        :param seen: also follow what the tasks write, after the last line seen of each, which the caller keeps up to
+            date in this mapping; :meth:`~airflow_horsies.hub.Waiter.take` has it after each news.
         """
         # One id that is none would fail the read that serves every waiter.
         wanted = canonical_ids(task_ids)
         database = await self._postgres_async()
-        async with hub_of(database, listens=self._listens).subscribe(wanted) as waiter:
+        async with hub_of(database, listens=self._listens).subscribe(wanted, seen) as waiter:
             yield waiter
 
 

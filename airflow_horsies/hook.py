@@ -18,7 +18,7 @@ from airflow_horsies.exceptions import (
     HorsiesError,
     InvalidTask,
 )
-from airflow_horsies.hub import POLL_SECONDS
+from airflow_horsies.hub import FOLLOW_SECONDS, POLL_SECONDS
 from airflow_horsies.ledger import attempts as ledger_attempts
 from airflow_horsies.ledger import schema as ledger_schema
 from airflow_horsies.ledger import submissions
@@ -390,6 +390,7 @@ class HorsiesHook(AsyncHook):
         timeout_seconds: float | None = None,
         poll_seconds: float = POLL_SECONDS,
         until: Callable[[Mapping[str, TaskState]], bool] | None = None,
+        meanwhile: Callable[[], None] | None = None,
     ) -> list[TaskView]:
         """
         Wait until every task has ended and return them in the order asked for.
@@ -403,6 +404,7 @@ class HorsiesHook(AsyncHook):
 
         :param timeout_seconds: raise WaitTimeout after this long; None waits without end.
         :param until: return earlier, once this holds for the states of those that have ended.
+        :param meanwhile: called every other second while it waits.
         """
         wanted = canonical_ids(task_ids)
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
@@ -416,11 +418,9 @@ class HorsiesHook(AsyncHook):
                     listener = opened.enter_context(Listener(self._postgres)) if self._listens else None
                     self._drop_ended(waiting, ended, until)
                     while waiting:
-                        pause = _pause(poll_seconds, deadline, waiting)
-                        heard = listener.wait(pause) if listener else _sleep(pause)
-                        if not heard or heard & waiting:
-                            self._drop_ended(waiting, ended, until)
-                            retry_seconds = RECONNECT_SECONDS
+                        _rest(_pause(poll_seconds, deadline, waiting), waiting, listener, meanwhile)
+                        self._drop_ended(waiting, ended, until)
+                        retry_seconds = RECONNECT_SECONDS
             except DatabaseUnreachable as error:
                 retry_seconds = _next_retry(error, retry_seconds, deadline)
                 time.sleep(retry_seconds)
@@ -567,6 +567,22 @@ class HorsiesHook(AsyncHook):
             "or let this user create it:\n"
             f'  GRANT CREATE ON DATABASE "{database}" TO "{user}";'
         )
+
+
+def _rest(
+    seconds: float, waiting: Collection[str], listener: Listener | None, meanwhile: Callable[[], None] | None
+) -> None:
+    """Returns when one of the tasks is heard to have ended, or when the time is up."""
+    end = time.monotonic() + seconds
+    turn = time.monotonic() + FOLLOW_SECONDS
+    while (now := time.monotonic()) < end:
+        pause = max((end if meanwhile is None else min(end, turn)) - now, 0)
+        heard = listener.wait(pause) if listener else _sleep(pause)
+        if not heard.isdisjoint(waiting):
+            return
+        if meanwhile is not None and time.monotonic() >= turn:
+            meanwhile()
+            turn = time.monotonic() + FOLLOW_SECONDS
 
 
 def _sleep(seconds: float) -> set[str]:

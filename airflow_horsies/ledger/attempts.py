@@ -14,6 +14,7 @@ from airflow_horsies.wire.statement import Row, Script, Statement, sql_text
 # The version of the ledger that has all the tables read and written here.
 SINCE = 2
 READ_LINES = 1_000
+READ_LINES_OF_ALL = 10_000
 
 
 def begin_attempt(
@@ -91,9 +92,14 @@ def read_lines(seen: Mapping[str, LogCursor], *, limit: int = READ_LINES) -> Scr
     return found
 
 
-def read_news(seen: Mapping[str, LogCursor], *, limit: int = READ_LINES) -> Script[dict[str, TaskNews]]:
-    """As read_lines, and how far each task is; tasks there is nothing to tell of are left out."""
-    rows = yield Statement(sql_text(PACKAGE, "read_news"), _after(seen, limit))
+def lines_of_each(tasks: int) -> int:
+    """How many lines of each of so many tasks are read at once."""
+    return min(READ_LINES, max(READ_LINES_OF_ALL // max(tasks, 1), 1))
+
+
+def read_news(seen: Mapping[str, LogCursor]) -> Script[dict[str, TaskNews]]:
+    """The next lines of each task, and how far it is; tasks there is nothing to tell of are left out."""
+    rows = yield Statement(sql_text(PACKAGE, "read_news"), _after(seen, lines_of_each(len(seen))))
     lines: dict[str, list[LogLine]] = {}
     progress: dict[str, Progress] = {}
     for row in rows:

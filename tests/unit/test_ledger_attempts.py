@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from airflow_horsies.ledger.attempts import SINCE, read_news
+from airflow_horsies.ledger.attempts import SINCE, lines_of_each, read_news
 from airflow_horsies.ledger.schema import read_since
 from airflow_horsies.models import LogCursor, LogLine, Progress, TaskNews
 from tests.unit.driving import drive
@@ -27,7 +27,7 @@ def row(task_id: str, *, line: int | None = None, done: int | None = None) -> di
 def test_news_are_lines_and_progress_by_task() -> None:
     rows = [row(ONE, line=5, done=4), row(ONE, line=6, done=4), row(TWO, line=1), row(THREE, done=0)]
     seen = {ONE: LogCursor(2, 4), TWO: LogCursor(), THREE: LogCursor(1, 9)}
-    driven = drive(read_news(seen, limit=7), {"read_news": rows})
+    driven = drive(read_news(seen), {"read_news": rows})
 
     def line(number: int) -> LogLine:
         return LogLine(attempt=2, number=number, logged_at=NOON, level="INFO", text=f"line {number}")
@@ -45,7 +45,7 @@ def test_news_are_lines_and_progress_by_task() -> None:
         "ids": [ONE, TWO, THREE],
         "attempts": [2, 0, 1],
         "line_numbers": [4, 0, 9],
-        "limit": 7,
+        "limit": 1_000,
     }
 
 
@@ -62,3 +62,8 @@ def test_nothing_is_read_where_the_tables_are_missing_or_older(version: int | No
 
 def test_cursor_of_a_later_attempt_is_greater() -> None:
     assert LogCursor() < LogCursor(1, 1) < LogCursor(1, 2) < LogCursor(2, 1)
+
+
+@pytest.mark.parametrize(("tasks", "lines"), [(0, 1_000), (1, 1_000), (10, 1_000), (200, 50), (50_000, 1)])
+def test_many_tasks_share_what_is_read_at_once(tasks: int, lines: int) -> None:
+    assert lines_of_each(tasks) == lines
