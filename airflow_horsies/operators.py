@@ -92,7 +92,7 @@ class HorsiesOperator(HorsiesTaskOperator):
 
     def _finish(self, hook: HorsiesHook, tasks: Sequence[TaskView], context: Any) -> Any:
         (task,) = tasks
-        self._log_attempts(task)
+        self._log_attempts(hook, task)
         match task.state:
             case TaskState.COMPLETED:
                 return None if task.result is None else task.result.ok

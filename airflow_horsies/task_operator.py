@@ -15,6 +15,7 @@ from airflow_horsies.links import HorsiesAttemptsLink
 from airflow_horsies.models import (
     DEFAULT_QUEUE,
     DEFAULT_RETENTION,
+    AttemptRecord,
     RetryPolicy,
     SubmitOutcome,
     SubmitResult,
@@ -24,13 +25,11 @@ from airflow_horsies.models import (
     TaskView,
     require_error_code,
 )
-from airflow_horsies.outcomes import (
-    TaskTimedOut,
-    describe_attempt,
-)
+from airflow_horsies.outcomes import TaskTimedOut
 from airflow_horsies.rendering import duration, instant, is_final, plain_policy, policy_of, whole_number
 from airflow_horsies.task_log import StoredSeen, TaskLog, load_seen, store_seen
 from airflow_horsies.triggers import HorsiesTrigger, Reason
+from airflow_horsies.wording import describe_attempts
 
 MAX_LOGGED_ITEMS = 100
 ATTEMPTS_LINK = HorsiesAttemptsLink()
@@ -365,6 +364,11 @@ class HorsiesTaskOperator(BaseOperator):
             queue=self.horsies_queue,
         )
 
-    def _log_attempts(self, task: TaskView) -> None:
-        for attempt in task.attempts:
-            self.log.info("Task %s, %s", task.id, describe_attempt(attempt))
+    def _log_attempts(self, hook: HorsiesHook, task: TaskView) -> None:
+        records: Sequence[AttemptRecord] = ()
+        try:
+            records = hook.attempt_records(task.id)
+        except HorsiesError as error:
+            self.log.warning("What workers told of the attempts cannot be read: %s", error)
+        for line in describe_attempts(task, records):
+            self.log.info("Task %s, %s", task.id, line)

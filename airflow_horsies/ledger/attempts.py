@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from airflow_horsies.exceptions import WireError
 from airflow_horsies.ledger.schema import PACKAGE
 from airflow_horsies.models import AttemptRecord, LogCursor, LogLine, Progress, TaskNews
 from airflow_horsies.wire.statement import Row, Script, Statement, sql_text
@@ -177,5 +178,15 @@ def _decode_attempt(row: Row) -> AttemptRecord:
         outcome=row["outcome"],
         error_code=row["error_code"],
         error_message=row["error_message"],
-        metrics=json.loads(row["metrics"]) if row["metrics"] else {},
+        metrics=_decode_metrics(row["metrics"]) if row["metrics"] else {},
     )
+
+
+def _decode_metrics(text: str) -> dict[str, Any]:
+    try:
+        metrics = json.loads(text)
+    except ValueError:
+        metrics = None
+    if not isinstance(metrics, dict):
+        raise WireError(f"the metrics of an attempt are no JSON object: {text[:200]!r}")
+    return metrics

@@ -64,7 +64,7 @@ def messages(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 def lines_in(caplog: pytest.LogCaptureFixture) -> list[str]:
     """The text of the lines of tasks that were shown."""
-    return [message.partition("] ")[2] for message in messages(caplog) if "attempt" in message.partition("] ")[0]]
+    return [message.partition("] ")[2] for message in messages(caplog) if message.startswith(("[attempt", "[item"))]
 
 
 def until_true(holds: Callable[[], bool]) -> None:
@@ -368,10 +368,28 @@ def test_cancelled_task_shows_its_last_lines_though_they_come_late(
         hook.cancel(task_id)
         time.sleep(0.5)
         write_lines(hook, task_id, "interrupted")
-        end_attempt(hook, task_id, outcome="CANCELLED")
+        end_attempt(hook, task_id, outcome="CANCELLED", metrics={"jobs": 3, "input_bytes": 2_048})
         with pytest.raises(TaskCancelled):
             running.result(60)
-    assert lines_in(caplog) == ["interrupted"]
+    assert messages(caplog)[-3:] == [
+        "[attempt 1] interrupted",
+        f"Task {task_id}, attempt 1: CANCELLED after 12.3 s on node (worker worker-7)",
+        f"Task {task_id}, attempt 1, metrics: jobs 3, input 2.0 KiB",
+    ]
+
+
+def test_attempts_that_cannot_be_read_fail_no_task(
+    hook: HorsiesHook, release: str, quick: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    operator = make_operator(deferrable=False)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(operator.execute, context())
+        (task_id,) = sent_ids(hook)
+        with psycopg.connect(**hook._postgres.connect_args) as connection:
+            connection.execute("DROP TABLE airflow_horsies.attempts, airflow_horsies.logs")
+        end_task(hook, task_id, TaskState.COMPLETED, release)
+        assert running.result(60) == 1
+    assert "What workers told of the attempts cannot be read" in messages(caplog)[-1]
 
 
 @pytest.mark.parametrize("show_logs", [True, False])
