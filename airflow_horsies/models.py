@@ -271,6 +271,10 @@ class AttemptRecord:
     error_message: str | None = None
     metrics: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def duration_seconds(self) -> float | None:
+        return None if self.finished_at is None else (self.finished_at - self.started_at).total_seconds()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogLine:

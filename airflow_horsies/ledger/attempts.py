@@ -184,7 +184,8 @@ def _decode_attempt(row: Row) -> AttemptRecord:
 
 def _decode_metrics(text: str) -> dict[str, Any]:
     try:
-        metrics = json.loads(text)
+        # JSON proper has no NaN, and who reads it further may refuse one.
+        metrics = json.loads(text, parse_constant=lambda _: None)
     except ValueError:
         metrics = None
     if not isinstance(metrics, dict):
