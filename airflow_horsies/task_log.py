@@ -63,9 +63,9 @@ class TaskLog:
             self._log.warning("What the task writes is not shown: %s", error)
 
     def finish(self, hook: HorsiesHook, *, cancelled: Collection[str] = ()) -> None:
-        """Show what is left; whoever runs a cancelled task has a moment to stop and write its last lines."""
+        """Show what is left, also what those that were cancelled write as they stop."""
         try:
-            _wait_until_stopped(hook, cancelled)
+            wait_until_stopped(hook, cancelled)
             unread: Sequence[str] = self._task_ids
             while unread:
                 unread = self._look(hook, unread)
@@ -107,7 +107,8 @@ def load_seen(stored: StoredSeen) -> dict[str, LogCursor]:
     return {task_id: LogCursor(*cursor) for task_id, cursor in stored.items()}
 
 
-def _wait_until_stopped(hook: HorsiesHook, task_ids: Collection[str]) -> None:
+def wait_until_stopped(hook: HorsiesHook, task_ids: Collection[str]) -> None:
+    """A cancel ends a task at once; whoever runs it needs a moment to stop and to write its last lines."""
     give_up = time.monotonic() + STOP_SECONDS
     while task_ids and time.monotonic() < give_up:
         records = hook.attempt_records_of(task_ids)
