@@ -10,7 +10,7 @@ from typing import Any
 from airflow_horsies.exceptions import DatabaseUnreachable, HorsiesError
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.ledger.attempts import lines_of_each
-from airflow_horsies.models import LogCursor, Progress, TaskNews
+from airflow_horsies.models import LogCursor, LogLine, Progress, TaskNews
 from airflow_horsies.wording import describe_progress
 
 PROGRESS_SECONDS = 10.0
@@ -41,12 +41,7 @@ class TaskLog:
 
     def show(self, news: Mapping[str, TaskNews]) -> None:
         for task_id, told in news.items():
-            for line in told.lines:
-                if line.cursor > self._cursor(task_id):
-                    self._log.log(
-                        _level(line.level), "[%s] %s", self._named(task_id, f"attempt {line.attempt}"), line.text
-                    )
-                    self.seen[task_id] = line.cursor
+            self._show_lines(task_id, told.lines)
             if told.progress is not None:
                 self._show_progress(task_id, told.progress)
 
@@ -55,7 +50,7 @@ class TaskLog:
         if not self._is_readable:
             return
         try:
-            self._look(hook, self._task_ids)
+            self.show(self._read(hook, self._task_ids))
         except DatabaseUnreachable:
             raise
         except HorsiesError as error:
@@ -68,15 +63,21 @@ class TaskLog:
             wait_until_stopped(hook, cancelled)
             unread: Sequence[str] = self._task_ids
             while unread:
-                unread = self._look(hook, unread)
+                news = self._read(hook, unread)
+                for task_id, told in news.items():
+                    self._show_lines(task_id, told.lines)
+                unread = [each for each, told in news.items() if len(told.lines) >= lines_of_each(len(unread))]
         except HorsiesError as error:
             self._log.warning("What the task wrote last is not shown: %s", error)
 
-    def _look(self, hook: HorsiesHook, task_ids: Sequence[str]) -> list[str]:
-        """Those of the tasks that may have written more than was read."""
-        news = hook.news({task_id: self._cursor(task_id) for task_id in task_ids})
-        self.show(news)
-        return [task_id for task_id, told in news.items() if len(told.lines) >= lines_of_each(len(task_ids))]
+    def _read(self, hook: HorsiesHook, task_ids: Sequence[str]) -> dict[str, TaskNews]:
+        return hook.news({task_id: self._cursor(task_id) for task_id in task_ids})
+
+    def _show_lines(self, task_id: str, lines: Sequence[LogLine]) -> None:
+        for line in lines:
+            if line.cursor > self._cursor(task_id):
+                self._log.log(_level(line.level), "[%s] %s", self._named(task_id, f"attempt {line.attempt}"), line.text)
+                self.seen[task_id] = line.cursor
 
     def _show_progress(self, task_id: str, progress: Progress) -> None:
         now = time.monotonic()

@@ -23,9 +23,10 @@ LOGGER = logging.getLogger("the task")
 class FakeHook:
     """A ledger of lines; ``error`` is raised instead."""
 
-    def __init__(self, **written: int) -> None:
+    def __init__(self) -> None:
         self.written: dict[str, list[LogLine]] = {}
         self.records: list[dict[str, tuple[AttemptRecord, ...]]] = []
+        self.progress: Progress | None = None
         self.reads = 0
         self.error: HorsiesError | None = None
 
@@ -41,7 +42,10 @@ class FakeHook:
             task_id: [each for each in self.written.get(task_id, []) if each.cursor > cursor]
             for task_id, cursor in seen.items()
         }
-        return {task_id: TaskNews(lines=tuple(lines[: lines_of_each(len(seen))])) for task_id, lines in found.items()}
+        return {
+            task_id: TaskNews(lines=tuple(lines[: lines_of_each(len(seen))]), progress=self.progress)
+            for task_id, lines in found.items()
+        }
 
     def attempt_records_of(self, task_ids: Iterable[str]) -> dict[str, tuple[AttemptRecord, ...]]:
         return self.records.pop(0)
@@ -118,6 +122,15 @@ def test_what_is_left_is_read_to_its_end(caplog: pytest.LogCaptureFixture) -> No
     assert shown.seen == {ONE: LogCursor(1, 2_500), TWO: LogCursor(1, 3)}
     assert len(caplog.messages) == 2_493
     assert hook.reads == 3
+
+
+def test_progress_that_a_killed_worker_left_behind_is_not_shown_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    hook = FakeHook()
+    hook.progress = Progress(attempt=1, done=4, total=10)
+    make_log().finish(hook)  # type: ignore[arg-type]
+    assert caplog.messages == []
+    make_log().follow(hook)  # type: ignore[arg-type]
+    assert caplog.messages == ["Progress: 40 % (4 of 10)"]
 
 
 def test_cancelled_task_has_a_moment_for_its_last_lines(clock: list[float]) -> None:
