@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import TypeVar
 
 from airflow_horsies.connected_hook import ConnectedHook
 from airflow_horsies.exceptions import InvalidTask, WaitTimeout
 from airflow_horsies.hub import Waiter, hub_of
-from airflow_horsies.ledger import schema as ledger_schema
 from airflow_horsies.ledger import submissions
+from airflow_horsies.ledger.schema import read_since
 from airflow_horsies.models import (
     LIVE_STATES,
     CancelOutcome,
+    LogCursor,
     QueueDepth,
     Submission,
     TaskInstanceKey,
@@ -24,9 +24,6 @@ from airflow_horsies.models import (
     require_task_id,
 )
 from airflow_horsies.wire import scripts
-from airflow_horsies.wire.statement import Script
-
-T = TypeVar("T")
 
 
 class AsyncHook(ConnectedHook):
@@ -54,7 +51,9 @@ class AsyncHook(ConnectedHook):
         """As :meth:`submissions_of`, for triggers: ``sent = await hook.submissions_of_async(instance)``."""
         await self._postgres_async()
         namespace = self.namespace
-        return await self._read_async(lambda _: read_if_ledger(submissions.read_submissions(namespace, task_instance)))
+        return await self._read_async(
+            lambda _: read_since(submissions.SINCE, submissions.read_submissions(namespace, task_instance), [])
+        )
 
     async def cancel_async(self, task_id: str, *, states: Collection[TaskState] = LIVE_STATES) -> CancelOutcome:
         """As :meth:`cancel`, for triggers: ``outcome = await hook.cancel_async(task_id)``."""
@@ -83,7 +82,9 @@ class AsyncHook(ConnectedHook):
         return [found[task_id] for task_id in wanted]
 
     @asynccontextmanager
-    async def subscribe(self, task_ids: Collection[str]) -> AsyncIterator[Waiter]:
+    async def subscribe(
+        self, task_ids: Collection[str], *, seen: Mapping[str, LogCursor] | None = None
+    ) -> AsyncIterator[Waiter]:
         """
         Hear of the end of tasks on an event loop; all subscribers of a process share one listening connection.
 
@@ -93,19 +94,15 @@ class AsyncHook(ConnectedHook):
                 while waiter.pending:
                     await waiter.news()
                 print(waiter.ended)
+
+        :param seen: also follow what the tasks write, after the last line seen of each, which the caller keeps up to
+            date in this mapping; :meth:`~airflow_horsies.hub.Waiter.take` has it after each news.
         """
         # One id that is none would fail the read that serves every waiter.
         wanted = canonical_ids(task_ids)
         database = await self._postgres_async()
-        async with hub_of(database, listens=self._listens).subscribe(wanted) as waiter:
+        async with hub_of(database, listens=self._listens).subscribe(wanted, seen) as waiter:
             yield waiter
-
-
-def read_if_ledger(script: Script[list[T]]) -> Script[list[T]]:
-    """Nothing was ever submitted where the ledger does not exist yet."""
-    if (yield from ledger_schema.read_version()) == 0:
-        return []
-    return (yield from script)
 
 
 def canonical_ids(task_ids: Iterable[str]) -> list[str]:

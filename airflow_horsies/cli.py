@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 DEFAULT_CONN_ID = "horsies_default"
 CURSOR_SEPARATOR = ","
+MAX_ATTEMPT = 2**31 - 1
 
 
 def get_cli_commands() -> list[GroupCommand]:
@@ -96,7 +97,27 @@ def get_cli_commands() -> list[GroupCommand]:
                         help="Go on where an earlier page ended, with the value shown there",
                     ),
                 ),
-                command("attempts", "horsies_attempts", "Show the attempts of a task and who sent it", task_id),
+                command(
+                    "attempts",
+                    "horsies_attempts",
+                    "Show the attempts of a task and who sent it",
+                    task_id,
+                    arg(
+                        ("--watch",),
+                        action="store_true",
+                        help="Follow the task until it ends; exit code 1 unless it completes",
+                    ),
+                ),
+                command(
+                    "logs",
+                    "horsies_logs",
+                    "Print what a task logged and printed on a worker of airflow_horsies.worker",
+                    task_id,
+                    arg(
+                        ("--attempt",), type=parse_attempt, metavar="NUMBER", help="Only this attempt, 1 for the first"
+                    ),
+                    arg(("--follow", "-f"), action="store_true", help="Go on with what comes until the task ends"),
+                ),
                 command("cancel", "horsies_cancel", "Cancel a task that has not ended", task_id),
             ),
         )
@@ -108,6 +129,12 @@ def parse_task_id(text: str) -> str:
         return require_task_id(text)
     except InvalidTask as error:
         raise argparse.ArgumentTypeError(error.problem) from None
+
+
+def parse_attempt(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= MAX_ATTEMPT:
+        raise argparse.ArgumentTypeError(f"{text!r} is not the number of an attempt; the first is 1")
+    return int(text)
 
 
 def parse_states(text: str) -> list[TaskState]:

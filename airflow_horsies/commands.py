@@ -8,7 +8,9 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from functools import wraps
+from operator import itemgetter
 from typing import Any
 
 from airflow.cli.simple_table import AirflowConsole
@@ -20,7 +22,19 @@ from airflow_horsies.exceptions import HorsiesError
 from airflow_horsies.health import Status, check_health
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.ledger.schema import latest_version
-from airflow_horsies.models import Attempt, CancelOutcome, Submission, TaskView
+from airflow_horsies.models import (
+    Attempt,
+    AttemptRecord,
+    CancelOutcome,
+    LogLine,
+    Submission,
+    TaskState,
+    TaskView,
+)
+from airflow_horsies.task_log import wait_until_stopped
+from airflow_horsies.values import attempt_values, iso, line_values, record_values
+from airflow_horsies.watching import NewLines, Watch, explain_no_lines
+from airflow_horsies.wording import describe_metrics, ended_at, outcome_of, unrecorded
 
 Command = Callable[[Namespace], None]
 HookedCommand = Callable[[Namespace, HorsiesHook], None]
@@ -28,6 +42,8 @@ HookedCommand = Callable[[Namespace, HorsiesHook], None]
 MAX_MESSAGE_CHARS = 80
 # For whoever reads lines; the other formats are for programs.
 TEXT_FORMATS = ("table", "plain")
+# As a shell says that Ctrl-C ended a command.
+INTERRUPTED = 130
 
 
 def _command(run: HookedCommand) -> Command:
@@ -43,6 +59,12 @@ def _command(run: HookedCommand) -> Command:
             sys.exit(f"error: {_no_such_connection(args.conn_id)}")
         except HorsiesError as error:
             sys.exit(f"error: {error}")
+        except KeyboardInterrupt:
+            sys.exit(INTERRUPTED)
+        except BrokenPipeError:
+            # Whoever read this has seen enough; Python would complain when it flushes at the end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(1)
 
     return command
 
@@ -123,18 +145,72 @@ def horsies_tasks(args: Namespace, hook: HorsiesHook) -> None:
 @_command
 def horsies_attempts(args: Namespace, hook: HorsiesHook) -> None:
     """``airflow horsies attempts TASK_ID``"""
+    if args.watch:
+        _watch(args, hook)
+        return
     task = hook.get_task(args.horsies_task_id)
     submissions = hook.submitters_of(task.id)
+    records = hook.attempt_records(task.id)
     if args.output not in TEXT_FORMATS:
-        sent_by = [_submission_values(submission) for submission in submissions]
-        attempts = [_attempt_values(attempt) for attempt in task.attempts]
-        _print({**_task_values(task), "sent_by": sent_by, "attempts": attempts}, args.output)
+        _print(_all_values(task, submissions, records), args.output)
         return
     print(_headline(task, submissions))
-    if task.attempts:
-        _print([_attempt_row(attempt) for attempt in task.attempts], args.output)
+    rows = [_attempt_row(attempt) for attempt in task.attempts]
+    rows += [_record_row(record, task) for record in unrecorded(task, records)]
+    if rows:
+        _print(sorted(rows, key=itemgetter("attempt")), args.output)
     else:
         print("No attempt has ended.")
+    for record in records:
+        if record.metrics:
+            print(f"attempt {record.number}, metrics: {describe_metrics(record.metrics)}")
+
+
+def _watch(args: Namespace, hook: HorsiesHook) -> None:
+    task = hook.get_task(args.horsies_task_id)
+    submissions = hook.submitters_of(task.id)
+    if args.output in TEXT_FORMATS:
+        print(_headline(task, submissions))
+        watch = Watch(hook, task.id)
+        try:
+            watch.look()
+            (task,) = hook.wait([task.id], meanwhile=watch.look)
+            watch.finish(task)
+        finally:
+            watch.clear()
+    else:
+        (task,) = hook.wait([task.id])
+        _print(_all_values(task, submissions, hook.attempt_records(task.id)), args.output)
+    if task.state is not TaskState.COMPLETED:
+        sys.exit(1)
+
+
+@_command
+def horsies_logs(args: Namespace, hook: HorsiesHook) -> None:
+    """``airflow horsies logs TASK_ID``"""
+    new = NewLines(hook, args.horsies_task_id, attempt=args.attempt)
+    lines: list[LogLine] = []
+    is_text = args.output in TEXT_FORMATS
+
+    def read() -> None:
+        for line in new.read():
+            if is_text:
+                print(_line_text(line), flush=True)
+            lines.append(line)
+
+    read()
+    if args.follow:
+        (task,) = hook.wait([args.horsies_task_id], meanwhile=read)
+        if task.state is TaskState.CANCELLED:
+            wait_until_stopped(hook, [task.id])
+        read()
+    if not lines:
+        # Raises where the task is unknown, and says that it may be past its retention.
+        task = hook.get_task(args.horsies_task_id)
+        why = explain_no_lines(task, hook.attempt_records(task.id), args.attempt)
+        print(why, file=sys.stdout if is_text else sys.stderr)
+    if not is_text:
+        _print([line_values(line) for line in lines], args.output)
 
 
 @_command
@@ -230,10 +306,10 @@ def _task_values(task: TaskView) -> dict[str, Any]:
         "queue": task.queue,
         "priority": task.priority,
         "state": str(task.state),
-        "sent_at": _iso(task.sent_at),
-        "started_at": _iso(task.started_at),
-        "finished_at": _iso(task.finished_at),
-        "good_until": _iso(task.good_until),
+        "sent_at": iso(task.sent_at),
+        "started_at": iso(task.started_at),
+        "finished_at": iso(task.finished_at),
+        "good_until": iso(task.good_until),
         "retry_count": task.retry_count,
         "max_retries": task.max_retries,
         "error_code": task.error_code,
@@ -253,33 +329,45 @@ def _attempt_row(attempt: Attempt) -> dict[str, Any]:
     }
 
 
-def _attempt_values(attempt: Attempt) -> dict[str, Any]:
+def _record_row(record: AttemptRecord, task: TaskView) -> dict[str, Any]:
+    ended = ended_at(record, task)
     return {
-        "attempt": attempt.number,
-        "outcome": attempt.outcome,
-        "will_retry": attempt.will_retry,
-        "started_at": _iso(attempt.started_at),
-        "finished_at": _iso(attempt.finished_at),
-        "duration_seconds": attempt.duration_seconds,
-        "error_code": attempt.error_code,
-        "error_message": attempt.error_message,
-        "failed_reason": attempt.failed_reason,
-        "worker_id": attempt.worker_id,
-        "hostname": attempt.hostname,
-        "pid": attempt.pid,
+        "attempt": record.number,
+        "outcome": outcome_of(record, task),
+        "started_at": _short_time(record.started_at),
+        "duration": "" if ended is None else f"{(ended - record.started_at).total_seconds():.2f} s",
+        "error_code": record.error_code or "",
+        "error": _first_line(record.error_message or ""),
+        "will_retry": "no",
+        "worker": f"{record.hostname}:{record.pid}",
     }
 
 
+def _all_values(task: TaskView, submissions: Sequence[Submission], records: Sequence[AttemptRecord]) -> dict[str, Any]:
+    metrics = {record.number: record.metrics for record in records}
+    attempts = [{**attempt_values(each), "metrics": metrics.get(each.number, {})} for each in task.attempts]
+    attempts += [
+        {**record_values(each), "outcome": outcome_of(each, task), "will_retry": False, "failed_reason": None}
+        for each in unrecorded(task, records)
+    ]
+    return {
+        **_task_values(task),
+        "sent_by": [_submission_values(submission) for submission in submissions],
+        "attempts": sorted(attempts, key=itemgetter("attempt")),
+    }
+
+
+def _line_text(line: LogLine) -> str:
+    at = f"{line.logged_at:%Y-%m-%d %H:%M:%S}.{line.logged_at.microsecond // 1000:03d}"
+    return f"{at} {line.level:<8} [attempt {line.attempt}] {line.text}"
+
+
 def _submission_values(submission: Submission) -> dict[str, Any]:
-    instance = submission.task_instance
     return {
         "namespace": submission.namespace,
-        "dag_id": instance.dag_id,
-        "run_id": instance.run_id,
-        "task_id": instance.task_id,
-        "map_index": instance.map_index,
+        **asdict(submission.task_instance),
         "try_number": submission.try_number,
-        "submitted_at": _iso(submission.submitted_at),
+        "submitted_at": iso(submission.submitted_at),
     }
 
 
@@ -290,7 +378,3 @@ def _first_line(text: str) -> str:
 
 def _short_time(instant: Any) -> str:
     return "" if instant is None else f"{instant:%Y-%m-%d %H:%M:%S}"
-
-
-def _iso(instant: Any) -> str | None:
-    return None if instant is None else instant.isoformat()

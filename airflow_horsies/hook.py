@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from itertools import count
 from typing import TypeVar
 
-from airflow_horsies.async_hook import AsyncHook, canonical_ids, read_if_ledger, wait_timeout
+from airflow_horsies.async_hook import AsyncHook, canonical_ids, wait_timeout
 from airflow_horsies.database import Listener
 from airflow_horsies.exceptions import (
     AccessDenied,
@@ -18,7 +18,8 @@ from airflow_horsies.exceptions import (
     HorsiesError,
     InvalidTask,
 )
-from airflow_horsies.hub import POLL_SECONDS
+from airflow_horsies.hub import FOLLOW_SECONDS, POLL_SECONDS
+from airflow_horsies.ledger import attempts as ledger_attempts
 from airflow_horsies.ledger import schema as ledger_schema
 from airflow_horsies.ledger import submissions
 from airflow_horsies.ledger.schema import Migration
@@ -26,13 +27,18 @@ from airflow_horsies.ledger.submissions import Submitter
 from airflow_horsies.models import (
     LIVE_STATES,
     Attempt,
+    AttemptRecord,
     CancelOutcome,
+    LogCursor,
+    LogLine,
     PageCursor,
+    Progress,
     QueueDepth,
     RetentionClass,
     Submission,
     SubmitResult,
     TaskInstanceKey,
+    TaskNews,
     TaskPage,
     TaskSpec,
     TaskState,
@@ -284,7 +290,9 @@ class HorsiesHook(AsyncHook):
             ids = [submission.horsies_task_id for submission in hook.submissions_of(instance)]
         """
         namespace = self.namespace
-        return self._read_ledger(lambda: submissions.read_submissions(namespace, task_instance))
+        return self._read_ledger(
+            submissions.SINCE, lambda: submissions.read_submissions(namespace, task_instance), otherwise=[]
+        )
 
     def submitters_of(self, task_id: str) -> list[Submission]:
         """
@@ -296,7 +304,82 @@ class HorsiesHook(AsyncHook):
                 print(submission.task_instance)
         """
         wanted = require_task_id(task_id)
-        return self._read_ledger(lambda: submissions.read_submissions_of_task(wanted))
+        return self._read_ledger(submissions.SINCE, lambda: submissions.read_submissions_of_task(wanted), otherwise=[])
+
+    # -- what workers of airflow_horsies.worker tell ---------------------------------------------------------------
+
+    def logs(
+        self, task_id: str, after: LogCursor | None = None, limit: int = ledger_attempts.READ_LINES
+    ) -> list[LogLine]:
+        """
+        The next lines that the attempts of a task logged or printed, also while it runs.
+
+        .. code-block:: python
+
+            seen = None
+            while lines := hook.logs(task_id, after=seen):
+                for line in lines:
+                    print(line.attempt, line.level, line.text)
+                seen = lines[-1].cursor
+
+        :param after: the last line that was seen; None begins with the first.
+        :param limit: at most so many lines, up to 1,000.
+        """
+        wanted = require_task_id(task_id)
+        if not 1 <= limit <= ledger_attempts.READ_LINES:
+            raise InvalidTask("limit", f"must be from 1 to {ledger_attempts.READ_LINES}, not {limit!r}")
+        seen = {wanted: after or LogCursor()}
+        found: dict[str, list[LogLine]] = self._read_ledger(
+            ledger_attempts.SINCE, lambda: ledger_attempts.read_lines(seen, limit=limit), otherwise={}
+        )
+        return found.get(wanted, [])
+
+    def progress(self, task_ids: Iterable[str]) -> dict[str, Progress]:
+        """
+        How far those of the tasks are that run and tell it, by id.
+
+        .. code-block:: python
+
+            for progress in hook.progress([task_id]).values():
+                print(progress.done, progress.total, progress.stage)
+        """
+        wanted = canonical_ids(task_ids)
+        return self._read_ledger(ledger_attempts.SINCE, lambda: ledger_attempts.read_progress(wanted), otherwise={})
+
+    def attempt_records(self, task_id: str) -> tuple[AttemptRecord, ...]:
+        """
+        What workers told of the attempts of a task, first to last, also of one that runs or was cancelled.
+
+        .. code-block:: python
+
+            for record in hook.attempt_records(task_id):
+                print(record.number, record.outcome, record.hostname, record.metrics.get("input_rows"))
+        """
+        wanted = require_task_id(task_id)
+        return self.attempt_records_of([wanted]).get(wanted, ())
+
+    def attempt_records_of(self, task_ids: Iterable[str]) -> dict[str, tuple[AttemptRecord, ...]]:
+        """
+        As :meth:`attempt_records`, for many tasks by id; those nothing was told of are left out.
+
+        .. code-block:: python
+
+            records = hook.attempt_records_of(ids)
+        """
+        wanted = canonical_ids(task_ids)
+        return self._read_ledger(ledger_attempts.SINCE, lambda: ledger_attempts.read_attempts(wanted), otherwise={})
+
+    def news(self, seen: Mapping[str, LogCursor]) -> dict[str, TaskNews]:
+        """
+        The next lines of many tasks, at most 1,000 of each, and how far each is, in one statement.
+
+        .. code-block:: python
+
+            news = hook.news({task_id: LogCursor()})
+
+        :param seen: the last line that was seen of each task.
+        """
+        return self._read_ledger(ledger_attempts.SINCE, lambda: ledger_attempts.read_news(seen), otherwise={})
 
     # -- waiting and cancelling --------------------------------------------------------------------------------------
 
@@ -307,6 +390,7 @@ class HorsiesHook(AsyncHook):
         timeout_seconds: float | None = None,
         poll_seconds: float = POLL_SECONDS,
         until: Callable[[Mapping[str, TaskState]], bool] | None = None,
+        meanwhile: Callable[[], None] | None = None,
     ) -> list[TaskView]:
         """
         Wait until every task has ended and return them in the order asked for.
@@ -320,6 +404,7 @@ class HorsiesHook(AsyncHook):
 
         :param timeout_seconds: raise WaitTimeout after this long; None waits without end.
         :param until: return earlier, once this holds for the states of those that have ended.
+        :param meanwhile: called every other second while it waits.
         """
         wanted = canonical_ids(task_ids)
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
@@ -333,11 +418,9 @@ class HorsiesHook(AsyncHook):
                     listener = opened.enter_context(Listener(self._postgres)) if self._listens else None
                     self._drop_ended(waiting, ended, until)
                     while waiting:
-                        pause = _pause(poll_seconds, deadline, waiting)
-                        heard = listener.wait(pause) if listener else _sleep(pause)
-                        if not heard or heard & waiting:
-                            self._drop_ended(waiting, ended, until)
-                            retry_seconds = RECONNECT_SECONDS
+                        _rest(_pause(poll_seconds, deadline, waiting), waiting, listener, meanwhile)
+                        self._drop_ended(waiting, ended, until)
+                        retry_seconds = RECONNECT_SECONDS
             except DatabaseUnreachable as error:
                 retry_seconds = _next_retry(error, retry_seconds, deadline)
                 time.sleep(retry_seconds)
@@ -453,8 +536,10 @@ class HorsiesHook(AsyncHook):
                 raise
             raise InvalidTask(f"task {position}: {error.field}", error.problem) from None
 
-    def _read_ledger(self, make_script: Callable[[], Script[list[T]]]) -> list[T]:
-        return self._session.run(lambda: read_if_ledger(make_script()))
+    def _read_ledger(self, since: int, make_script: Callable[[], Script[T]], *, otherwise: T) -> T:
+        if self._ledger_is_current:
+            return self._session.run(make_script)
+        return self._session.run(lambda: ledger_schema.read_since(since, make_script(), otherwise))
 
     def _drop_ended(
         self,
@@ -482,6 +567,22 @@ class HorsiesHook(AsyncHook):
             "or let this user create it:\n"
             f'  GRANT CREATE ON DATABASE "{database}" TO "{user}";'
         )
+
+
+def _rest(
+    seconds: float, waiting: Collection[str], listener: Listener | None, meanwhile: Callable[[], None] | None
+) -> None:
+    """Returns when one of the tasks is heard to have ended, or when the time is up."""
+    end = time.monotonic() + seconds
+    turn = time.monotonic() + FOLLOW_SECONDS
+    while (now := time.monotonic()) < end:
+        pause = max((end if meanwhile is None else min(end, turn)) - now, 0)
+        heard = listener.wait(pause) if listener else _sleep(pause)
+        if not heard.isdisjoint(waiting):
+            return
+        if meanwhile is not None and time.monotonic() >= turn:
+            meanwhile()
+            turn = time.monotonic() + FOLLOW_SECONDS
 
 
 def _sleep(seconds: float) -> set[str]:

@@ -2,6 +2,7 @@
 
 A notification is looked up in a dict and re-read in a batch with all others that came meanwhile. What cannot be heard,
 because the connection was lost or the notification never came, is read after the reconnect or by the slow poll.
+What tasks write while they run is read for all who follow them at once.
 """
 
 from __future__ import annotations
@@ -11,16 +12,18 @@ import contextvars
 import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator, Collection, Hashable, Iterable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import psycopg
 
-from airflow_horsies.database import Database, listen_async, run_async
+from airflow_horsies.database import Database, is_connection_lost, listen_async, run_async
 from airflow_horsies.exceptions import DatabaseUnreachable, HorsiesError
-from airflow_horsies.models import TaskState
+from airflow_horsies.ledger import attempts
+from airflow_horsies.ledger.schema import read_version
+from airflow_horsies.models import LogCursor, TaskNews, TaskState
 from airflow_horsies.wire import scripts
 from airflow_horsies.wire.listening import TASK_DONE
 from airflow_horsies.wire.schema import detect_schema
@@ -29,6 +32,7 @@ from airflow_horsies.wire.statements import Wire
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 30.0
+FOLLOW_SECONDS = 2.0
 FIRST_RETRY_SECONDS = 0.2
 MAX_RETRY_SECONDS = 15.0
 # A hub without waiters stays a moment: the next one often comes soon.
@@ -36,21 +40,38 @@ LINGER_SECONDS = 5.0
 
 
 class Waiter:
-    """The tasks somebody waits for; ``ended`` holds those that ended, with None for one that does not exist."""
+    """
+    The tasks somebody waits for; ``ended`` holds those that ended, with None for one that does not exist.
 
-    def __init__(self, task_ids: Iterable[str]) -> None:
+    :param seen: the last line seen of each task, kept up to date by whoever follows them; None does not follow.
+    """
+
+    def __init__(self, task_ids: Iterable[str], seen: Mapping[str, LogCursor] | None = None) -> None:
         self.pending = set(task_ids)
         self.ended: dict[str, TaskState | None] = {}
+        self.seen = seen
+        self._told: dict[str, TaskNews] = {}
         self._error: HorsiesError | None = None
         self._news = asyncio.Event()
 
     async def news(self) -> None:
-        """Returns when more tasks have ended; raises what keeps the hub from hearing of them."""
+        """Returns when more tasks have ended or written something; raises what keeps the hub from hearing of them."""
         if self.pending and self._error is None:
             await self._news.wait()
         self._news.clear()
         if self._error is not None:
             raise self._error
+
+    def take(self) -> dict[str, TaskNews]:
+        """What the tasks have written since the last time; nothing more comes until it was taken."""
+        told, self._told = self._told, {}
+        return told
+
+    def wants(self) -> dict[str, LogCursor]:
+        """The tasks to read for it, and after which line."""
+        if self.seen is None or self._told:
+            return {}
+        return {task_id: self.seen.get(task_id, LogCursor()) for task_id in self.pending}
 
     def deliver(self, task_id: str, state: TaskState | None) -> None:
         if task_id in self.pending:
@@ -58,9 +79,54 @@ class Waiter:
             self.ended[task_id] = state
             self._news.set()
 
+    def tell(self, news: Mapping[str, TaskNews]) -> None:
+        if news:
+            self._told = dict(news)
+            self._news.set()
+
     def fail(self, error: HorsiesError) -> None:
         self._error = error
         self._news.set()
+
+
+class _Follower:
+    """Reads what tasks write, on one connection: when it is time, and where there are tables to read."""
+
+    def __init__(self) -> None:
+        self.due = 0.0
+        self._has_tables = False
+
+    async def look(self, connection: psycopg.AsyncConnection[Any], waiters: Collection[Waiter]) -> None:
+        now = asyncio.get_running_loop().time()
+        if now < self.due:
+            return
+        self.due = now + FOLLOW_SECONDS
+        # Only those that are read for are told: another one, that comes meanwhile, may have seen less.
+        wanted = {waiter: wants for waiter in waiters if (wants := waiter.wants())}
+        if not wanted:
+            return
+        try:
+            if not self._has_tables:
+                self._has_tables = await run_async(connection, read_version) >= attempts.SINCE
+            if self._has_tables:
+                news = await run_async(connection, partial(attempts.read_news, _least_seen(wanted.values())))
+                for waiter, wants in wanted.items():
+                    waiter.tell({task_id: news[task_id] for task_id in wants.keys() & news.keys()})
+        except psycopg.Error as error:
+            if is_connection_lost(error) or connection.closed:
+                raise
+            self._has_tables = False
+            log.warning("What tasks write is not shown: %s", error)
+        if not self._has_tables:
+            self.due = now + POLL_SECONDS
+
+
+def _least_seen(wanted: Iterable[Mapping[str, LogCursor]]) -> dict[str, LogCursor]:
+    least: dict[str, LogCursor] = {}
+    for wants in wanted:
+        for task_id, cursor in wants.items():
+            least[task_id] = min(cursor, least.get(task_id, cursor))
+    return least
 
 
 class _Idle(Exception):
@@ -75,17 +141,22 @@ class Hub:
         self._listens = listens
         self._poll_seconds = poll_seconds
         self._waiters: defaultdict[str, set[Waiter]] = defaultdict(set)
+        self._followers: set[Waiter] = set()
         self._unread: set[str] = set()
         self._wake = asyncio.Event()
         self._retry_seconds = FIRST_RETRY_SECONDS
         self._task: asyncio.Task[None] | None = None
 
     @asynccontextmanager
-    async def subscribe(self, task_ids: Collection[str]) -> AsyncIterator[Waiter]:
-        """Tell a waiter of the end of these tasks, also of an end that came before."""
-        waiter = Waiter(task_ids)
+    async def subscribe(
+        self, task_ids: Collection[str], seen: Mapping[str, LogCursor] | None = None
+    ) -> AsyncIterator[Waiter]:
+        """Tell a waiter of the end of these tasks, also of an end that came before, and of what they write."""
+        waiter = Waiter(task_ids, seen)
         for task_id in task_ids:
             self._waiters[task_id].add(waiter)
+        if seen is not None:
+            self._followers.add(waiter)
         self._read_again(task_ids)
         if self._task is None or self._task.done():
             # In a context of its own: it logs for all waiters, not for the one that came first.
@@ -93,6 +164,7 @@ class Hub:
         try:
             yield waiter
         finally:
+            self._followers.discard(waiter)
             for task_id in task_ids:
                 self._waiters[task_id].discard(waiter)
                 if not self._waiters[task_id]:
@@ -158,21 +230,24 @@ class Hub:
         loop = asyncio.get_running_loop()
         with self._database.translated():
             wire = Wire(await run_async(connection, detect_schema))
+            follower = _Follower()
             next_poll = loop.time() + self._poll_seconds
             while True:
                 self._wake.clear()
+                if loop.time() >= next_poll:
+                    self._unread.update(self._waiters)
+                    next_poll = loop.time() + self._poll_seconds
                 unread, self._unread = self._unread & self._waiters.keys(), set()
                 if unread:
                     self._deliver(unread, await run_async(connection, partial(scripts.read_states, wire, unread)))
-                    continue
-                pause = next_poll - loop.time() if self._waiters else LINGER_SECONDS
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), max(pause, 0))
-                    continue
-                if not self._waiters:
-                    raise _Idle
-                self._unread.update(self._waiters)
-                next_poll = loop.time() + self._poll_seconds
+                await follower.look(connection, self._followers)
+                due = min(next_poll, follower.due) if self._followers else next_poll
+                pause = max(due - loop.time(), 0) if self._waiters else LINGER_SECONDS
+                try:
+                    await asyncio.wait_for(self._wake.wait(), pause)
+                except TimeoutError:
+                    if not self._waiters:
+                        raise _Idle from None
 
     def _read_again(self, task_ids: Iterable[str]) -> None:
         self._unread.update(task_ids)

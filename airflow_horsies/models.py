@@ -271,6 +271,10 @@ class AttemptRecord:
     error_message: str | None = None
     metrics: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def duration_seconds(self) -> float | None:
+        return None if self.finished_at is None else (self.finished_at - self.started_at).total_seconds()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogLine:
@@ -287,7 +291,7 @@ class LogLine:
         return LogCursor(self.attempt, self.number)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class LogCursor:
     """The last line somebody has seen of a task."""
 
@@ -324,6 +328,14 @@ class ResultReference:
     format: str
     rows: int
     columns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskNews:
+    """What workers told of a task since somebody looked: the next lines, and how far it is now."""
+
+    lines: tuple[LogLine, ...] = ()
+    progress: Progress | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any, ClassVar, assert_never
 
@@ -86,11 +87,12 @@ class HorsiesOperator(HorsiesTaskOperator):
             deadline=None if deadline is None else deadline.isoformat(),
             queue_deadline=self._queue_deadline(),
             cancel_on_kill=self.cancel_on_kill,
+            seen=self._stored_seen(),
         )
 
     def _finish(self, hook: HorsiesHook, tasks: Sequence[TaskView], context: Any) -> Any:
         (task,) = tasks
-        self._log_attempts(task)
+        self._log_attempts(hook, task)
         match task.state:
             case TaskState.COMPLETED:
                 return None if task.result is None else task.result.ok
@@ -128,12 +130,15 @@ class HorsiesBatchOperator(HorsiesTaskOperator):
     :param max_failures: how many tasks may fail, expire or be cancelled; with more, the rest is cancelled and the
         Airflow task fails.
     :param min_success: how many tasks must complete.
+    :param show_logs: show what the tasks log and print while they run, each line with the place of its task in
+        ``items``; a large batch writes a lot.
 
     Further parameters: see :class:`HorsiesTaskOperator`.
     """
 
     template_fields: Sequence[str] = (*HorsiesTaskOperator.template_fields, "items", "max_failures", "min_success")
     template_fields_renderers: ClassVar[dict[str, str]] = {"items": "json", "horsies_retry_policy": "json"}
+    numbers_tasks: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -141,9 +146,10 @@ class HorsiesBatchOperator(HorsiesTaskOperator):
         items: Sequence[Mapping[str, Any]],
         max_failures: int = 0,
         min_success: int | None = None,
+        show_logs: bool = False,
         **base: Any,
     ) -> None:
-        super().__init__(**base)
+        super().__init__(show_logs=show_logs, **base)
         self.items: Any = items
         self.max_failures = max_failures
         self.min_success = min_success
@@ -173,20 +179,15 @@ class HorsiesBatchOperator(HorsiesTaskOperator):
         )
 
     def _trigger(self, context: Any, deadline: datetime | None) -> HorsiesTrigger:
-        instance = self._task_instance(context)
         return HorsiesBatchTrigger(
-            task_instance={
-                "dag_id": instance.dag_id,
-                "run_id": instance.run_id,
-                "task_id": instance.task_id,
-                "map_index": instance.map_index,
-            },
+            task_instance=asdict(self._task_instance(context)),
             life=self._life(context),
             horsies_conn_id=self.horsies_conn_id,
             deadline=None if deadline is None else deadline.isoformat(),
             queue_deadline=self._queue_deadline(),
             cancel_on_kill=self.cancel_on_kill,
             max_failures=self._allowed_failures(len(self._sent_ids)),
+            seen=self._stored_seen(),
         )
 
     def _ids_of(self, hook: HorsiesHook, event: Mapping[str, Any], context: Any) -> list[str]:

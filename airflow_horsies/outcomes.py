@@ -1,4 +1,4 @@
-"""How a horsies task that ended is told to Airflow: one exception per kind of end, and lines for the log."""
+"""How a horsies task that ended is told to Airflow: one exception per kind of end."""
 
 from __future__ import annotations
 
@@ -15,12 +15,22 @@ from airflow_horsies.exceptions import (
     WaitTimeout,
     WorkerLost,
 )
-from airflow_horsies.models import Attempt, TaskView
+from airflow_horsies.models import TaskView
+from airflow_horsies.wording import one_line
 
-# A worker that lacks the task, or cannot read its arguments, will not do better on another try.
-HOPELESS_CODES = frozenset({"WORKER_RESOLUTION_ERROR", "WORKER_SERIALIZATION_ERROR", "RETURN_TYPE_MISMATCH"})
+# The same task, arguments or result will be no better on another try.
+HOPELESS_CODES = frozenset(
+    {
+        "WORKER_RESOLUTION_ERROR",
+        "WORKER_SERIALIZATION_ERROR",
+        "RETURN_TYPE_MISMATCH",
+        "SPARK_ANALYSIS_ERROR",
+        "BAD_INPUT",
+        "RESULT_TOO_LARGE",
+        "RESULT_NOT_JSON",
+    }
+)
 WORKER_LOST_CODES = frozenset({"WORKER_CRASHED"})
-MAX_MESSAGE_CHARS = 500
 
 
 class TaskFailedForGood(TaskFailed, AirflowFailException):
@@ -53,15 +63,7 @@ def failure_text(task: TaskView) -> str:
     exception = failure.exception if failure else None
     if exception is not None and exception.message and exception.message not in message:
         message = f"{exception.type}: {exception.message}"
-    return _one_line(f"{task.error_code}: {message}" if task.error_code else message)
-
-
-def describe_attempt(attempt: Attempt) -> str:
-    """One line for a log."""
-    told = f"attempt {attempt.number}: {attempt.outcome} in {attempt.duration_seconds:.2f} s on {attempt.hostname}"
-    if attempt.error_code:
-        told += f", {attempt.error_code}: {_one_line(attempt.error_message or attempt.failed_reason or '')}"
-    return f"{told} (will be retried)" if attempt.will_retry else told
+    return one_line(f"{task.error_code}: {message}" if task.error_code else message)
 
 
 def expiry_of(task: TaskView) -> TaskExpired:
@@ -90,8 +92,3 @@ def fail_or_skip(error: TaskError, choice: str) -> NoReturn:
 
 def named(task: TaskView) -> str:
     return f"horsies task {task.id} ({task.task_name}, queue {task.queue})"
-
-
-def _one_line(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= MAX_MESSAGE_CHARS else f"{line[: MAX_MESSAGE_CHARS - 1]}…"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn
 
@@ -218,14 +219,8 @@ class HorsiesSensor(_DeferrableSensor):
                 horsies_conn_id=self.horsies_conn_id,
                 deadline=deadline,
             )
-        submitter = self._submitter()
         return HorsiesSubmissionTrigger(
-            task_instance={
-                "dag_id": submitter.dag_id,
-                "run_id": submitter.run_id,
-                "task_id": submitter.task_id,
-                "map_index": submitter.map_index,
-            },
+            task_instance=asdict(self._submitter()),
             allowed_states=sorted(self.allowed_states),
             failed_states=sorted(self.failed_states),
             poll_seconds=max(self.poke_interval, LEAST_POLL_SECONDS),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, ClassVar, Literal, NoReturn, assert_never
 
 from airflow.providers.common.compat.sdk import AirflowTaskTimeout, BaseOperator, conf
@@ -14,6 +15,7 @@ from airflow_horsies.links import HorsiesAttemptsLink
 from airflow_horsies.models import (
     DEFAULT_QUEUE,
     DEFAULT_RETENTION,
+    AttemptRecord,
     RetryPolicy,
     SubmitOutcome,
     SubmitResult,
@@ -23,12 +25,11 @@ from airflow_horsies.models import (
     TaskView,
     require_error_code,
 )
-from airflow_horsies.outcomes import (
-    TaskTimedOut,
-    describe_attempt,
-)
+from airflow_horsies.outcomes import TaskTimedOut
 from airflow_horsies.rendering import duration, instant, is_final, plain_policy, policy_of, whole_number
+from airflow_horsies.task_log import StoredSeen, TaskLog, load_seen, store_seen
 from airflow_horsies.triggers import HorsiesTrigger, Reason
+from airflow_horsies.wording import describe_attempts
 
 MAX_LOGGED_ITEMS = 100
 ATTEMPTS_LINK = HorsiesAttemptsLink()
@@ -59,6 +60,8 @@ class HorsiesTaskOperator(BaseOperator):
     :param cancel_on_kill: cancel the horsies task when the Airflow task is killed, marked or cleared.
     :param fail_fast_codes: error codes after which Airflow does not try again either.
     :param queue_timeout: fail when the task has not started by then and no live worker serves its queue.
+    :param show_logs: show what the task logs and prints, and how far it is, in the log of the Airflow task while it
+        runs; needs a worker of ``airflow_horsies.worker``.
     :param horsies_conn_id: the connection to horsies' database.
     """
 
@@ -75,6 +78,7 @@ class HorsiesTaskOperator(BaseOperator):
     template_fields_renderers: ClassVar[dict[str, str]] = {"horsies_retry_policy": "json"}
     operator_extra_links = (ATTEMPTS_LINK,)
     ui_color = "#e8f1e4"
+    numbers_tasks: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -97,6 +101,7 @@ class HorsiesTaskOperator(BaseOperator):
         cancel_on_kill: bool = True,
         fail_fast_codes: Collection[str] = (),
         queue_timeout: timedelta | None = None,
+        show_logs: bool = True,
         horsies_conn_id: str = HorsiesHook.default_conn_name,
         **base: Any,
     ) -> None:
@@ -122,8 +127,10 @@ class HorsiesTaskOperator(BaseOperator):
         self.cancel_on_kill = cancel_on_kill
         self.fail_fast_codes = sorted(fail_fast_codes)
         self.queue_timeout = queue_timeout
+        self.show_logs = show_logs
         self.horsies_conn_id = horsies_conn_id
         self._sent_ids: list[str] = []
+        self._task_log: TaskLog | None = None
         self._validate_whatis_final()
 
     def execute(self, context: Any) -> Any:
@@ -141,6 +148,7 @@ class HorsiesTaskOperator(BaseOperator):
             self._announce(context, sent)
             if not self.wait_for_completion:
                 return self._ids_to_return()
+            self._task_log = self._make_task_log({})
             deadline = self._deadline(context)
             try:
                 tasks = self._wait(hook, self.inline_wait.total_seconds(), deadline)
@@ -150,23 +158,24 @@ class HorsiesTaskOperator(BaseOperator):
                 # Airflow's own alarm may ring first.
                 self._give_up(hook, self._sent_ids)
             if tasks is not None:
-                return self._finish(hook, tasks, context)
+                return self._end(hook, tasks, context)
         self.defer(trigger=self._trigger(context, deadline), method_name="execute_complete")
 
     def execute_complete(self, context: Any, event: Mapping[str, Any]) -> Any:
         """Called with the trigger's event; what it does not say is read from the database."""
         with self._hook() as hook:
             self._sent_ids = self._ids_of(hook, event, context)
+            self._task_log = self._make_task_log(event.get("seen") or {})
             reason = Reason(event["reason"])
             match reason:
                 case Reason.ENDED | Reason.DECIDED:
                     found = hook.get_tasks(self._sent_ids)
-                    return self._finish(hook, [found[task_id] for task_id in self._sent_ids], context)
+                    return self._end(hook, [found[task_id] for task_id in self._sent_ids], context)
                 case Reason.TIMED_OUT:
                     found = hook.get_tasks(self._sent_ids)
                     if len(found) == len(self._sent_ids) and all(task.state.is_terminal for task in found.values()):
                         # It ended while no triggerer was there to hear of it.
-                        return self._finish(hook, [found[task_id] for task_id in self._sent_ids], context)
+                        return self._end(hook, [found[task_id] for task_id in self._sent_ids], context)
                     self._give_up(hook, self._sent_ids)
                 case Reason.NOT_SERVED:
                     self._not_served(hook)
@@ -287,6 +296,7 @@ class HorsiesTaskOperator(BaseOperator):
 
     def _wait(self, hook: HorsiesHook, seconds: float | None, deadline: datetime | None) -> list[TaskView] | None:
         """The tasks once they have ended, or None when ``seconds`` are over; cancels when the deadline is."""
+        meanwhile = None if self._task_log is None else partial(self._task_log.follow, hook)
         begun = datetime.now(UTC)
         limits = [] if seconds is None else [seconds]
         if deadline is not None:
@@ -295,7 +305,12 @@ class HorsiesTaskOperator(BaseOperator):
         if unserved_after is not None:
             limits.append(unserved_after.total_seconds())
         try:
-            return hook.wait(self._sent_ids, timeout_seconds=min(limits) if limits else None, until=self._is_decided)
+            return hook.wait(
+                self._sent_ids,
+                timeout_seconds=min(limits) if limits else None,
+                until=self._is_decided,
+                meanwhile=meanwhile,
+            )
         except WaitTimeout:
             if deadline is not None and datetime.now(UTC) >= deadline:
                 self._give_up(hook, self._sent_ids)
@@ -307,7 +322,22 @@ class HorsiesTaskOperator(BaseOperator):
                 self._sent_ids,
                 timeout_seconds=None if deadline is None else (deadline - datetime.now(UTC)).total_seconds(),
                 until=self._is_decided,
+                meanwhile=meanwhile,
             )
+
+    def _end(self, hook: HorsiesHook, tasks: Sequence[TaskView], context: Any) -> Any:
+        if self._task_log is not None:
+            cancelled = [task.id for task in tasks if task.state is TaskState.CANCELLED]
+            self._task_log.finish(hook, cancelled=cancelled)
+        return self._finish(hook, tasks, context)
+
+    def _make_task_log(self, seen: StoredSeen) -> TaskLog | None:
+        if not self.show_logs:
+            return None
+        return TaskLog(self.log, self._sent_ids, load_seen(seen), numbered=self.numbers_tasks)
+
+    def _stored_seen(self) -> StoredSeen | None:
+        return None if self._task_log is None else store_seen(self._task_log.seen)
 
     def _waits_unserved(self, hook: HorsiesHook) -> bool:
         served = {queue.queue for queue in hook.queues() if queue.served_by}
@@ -317,6 +347,8 @@ class HorsiesTaskOperator(BaseOperator):
     def _give_up(self, hook: HorsiesHook, task_ids: Sequence[str]) -> NoReturn:
         """The time is up: nothing of it may still be running when Airflow is told."""
         hook.cancel_many(task_ids)
+        if self._task_log is not None:
+            self._task_log.finish(hook, cancelled=task_ids)
         raise TaskTimedOut(
             f"{len(task_ids)} horsies task(s), {task_ids[0]} first, had not ended when the execution_timeout "
             f"of {self.execution_timeout} was over, and were cancelled",
@@ -332,6 +364,11 @@ class HorsiesTaskOperator(BaseOperator):
             queue=self.horsies_queue,
         )
 
-    def _log_attempts(self, task: TaskView) -> None:
-        for attempt in task.attempts:
-            self.log.info("Task %s, %s", task.id, describe_attempt(attempt))
+    def _log_attempts(self, hook: HorsiesHook, task: TaskView) -> None:
+        records: Sequence[AttemptRecord] = ()
+        try:
+            records = hook.attempt_records(task.id)
+        except HorsiesError as error:
+            self.log.warning("What workers told of the attempts cannot be read: %s", error)
+        for line in describe_attempts(task, records):
+            self.log.info("Task %s, %s", task.id, line)

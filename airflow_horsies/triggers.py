@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Mapp
 from contextlib import suppress
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
@@ -16,6 +16,7 @@ from airflow_horsies.exceptions import DatabaseUnreachable, HorsiesError, TaskNo
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.hub import POLL_SECONDS, Waiter
 from airflow_horsies.models import QueueDepth, Submission, TaskInstanceKey, TaskState
+from airflow_horsies.task_log import StoredSeen, TaskLog, load_seen, store_seen
 
 RETRY_SECONDS = 5.0
 # Less than the 30 s after which Airflow gives up.
@@ -47,7 +48,11 @@ class HorsiesTrigger(BaseTrigger):
     :param deadline: an ISO time after which to give up.
     :param queue_deadline: an ISO time at which a task must have started or its queue must be served.
     :param cancel_on_kill: cancel the tasks when somebody marks or clears the deferred task instance.
+    :param seen: attempt and number of the last line shown of each task; what they write after it is shown, and the
+        event says how far. None shows nothing.
     """
+
+    numbers_tasks: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -57,6 +62,7 @@ class HorsiesTrigger(BaseTrigger):
         deadline: str | None = None,
         queue_deadline: str | None = None,
         cancel_on_kill: bool = True,
+        seen: StoredSeen | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.task_ids = list(task_ids)
@@ -64,6 +70,7 @@ class HorsiesTrigger(BaseTrigger):
         self.deadline = deadline
         self.queue_deadline = queue_deadline
         self.cancel_on_kill = cancel_on_kill
+        self.seen = None if seen is None else load_seen(seen)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         return "airflow_horsies.triggers.HorsiesTrigger", {"task_ids": self.task_ids, **self._common()}
@@ -98,10 +105,12 @@ class HorsiesTrigger(BaseTrigger):
                 return self._payload(Reason.ERROR, str(error))
 
     async def _watch(self, hook: HorsiesHook) -> Reason:
-        async with hook.subscribe(await self._find_task_ids(hook)) as waiter:
-            return await self._wait(hook, waiter)
+        task_ids = await self._find_task_ids(hook)
+        task_log = TaskLog(self.log, task_ids, {} if self.seen is None else self.seen, numbered=self.numbers_tasks)
+        async with hook.subscribe(task_ids, seen=self.seen) as waiter:
+            return await self._wait(hook, waiter, task_log)
 
-    async def _wait(self, hook: HorsiesHook, waiter: Waiter) -> Reason:
+    async def _wait(self, hook: HorsiesHook, waiter: Waiter, task_log: TaskLog) -> Reason:
         queue_deadline = self.queue_deadline
         while waiter.pending:
             instants = [datetime.fromisoformat(text) for text in (self.deadline, queue_deadline) if text]
@@ -114,6 +123,7 @@ class HorsiesTrigger(BaseTrigger):
                 queue_deadline = None
                 if await self._is_unserved(hook, waiter.pending):
                     return Reason.NOT_SERVED
+            task_log.show(waiter.take())
             if None in waiter.ended.values():
                 return Reason.NOT_FOUND
             if self._is_decided(waiter.ended):
@@ -169,7 +179,7 @@ class HorsiesTrigger(BaseTrigger):
         return self.deadline is not None and _seconds_until(datetime.fromisoformat(self.deadline)) <= 0
 
     def _payload(self, reason: Reason, message: str | None = None) -> dict[str, Any]:
-        return {"reason": reason.value, "message": message, "task_ids": self.task_ids}
+        return {"reason": reason.value, "message": message, "task_ids": self.task_ids, **self._stored_seen()}
 
     def _common(self) -> dict[str, Any]:
         return {
@@ -177,7 +187,11 @@ class HorsiesTrigger(BaseTrigger):
             "deadline": self.deadline,
             "queue_deadline": self.queue_deadline,
             "cancel_on_kill": self.cancel_on_kill,
+            **self._stored_seen(),
         }
+
+    def _stored_seen(self) -> dict[str, Any]:
+        return {} if self.seen is None else {"seen": store_seen(self.seen)}
 
     def _hook(self) -> HorsiesHook:
         return HorsiesHook(self.horsies_conn_id)
@@ -192,6 +206,8 @@ class HorsiesBatchTrigger(HorsiesTrigger):
     :param max_failures: fire as soon as more tasks than this did not complete.
     """
 
+    numbers_tasks: ClassVar[bool] = True
+
     def __init__(
         self,
         *,
@@ -202,6 +218,7 @@ class HorsiesBatchTrigger(HorsiesTrigger):
         queue_deadline: str | None = None,
         cancel_on_kill: bool = True,
         max_failures: int | None = None,
+        seen: StoredSeen | None = None,
     ) -> None:
         super().__init__(
             task_ids=[],
@@ -209,6 +226,7 @@ class HorsiesBatchTrigger(HorsiesTrigger):
             deadline=deadline,
             queue_deadline=queue_deadline,
             cancel_on_kill=cancel_on_kill,
+            seen=seen,
         )
         self.submitter = dict(task_instance)
         self.life = life
@@ -230,7 +248,7 @@ class HorsiesBatchTrigger(HorsiesTrigger):
     async def _find_task_ids(self, hook: HorsiesHook) -> list[str]:
         submissions = await hook.submissions_of_async(TaskInstanceKey(**self.submitter))
         latest = {each.position: each.horsies_task_id for each in submissions if each.life == self.life}
-        return list(latest.values())
+        return [latest[position] for position in sorted(latest)]
 
 
 class HorsiesSensorTrigger(HorsiesTrigger):

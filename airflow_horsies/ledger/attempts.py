@@ -7,11 +7,15 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from airflow_horsies.exceptions import WireError
 from airflow_horsies.ledger.schema import PACKAGE
-from airflow_horsies.models import AttemptRecord, LogCursor, LogLine, Progress
+from airflow_horsies.models import AttemptRecord, LogCursor, LogLine, Progress, TaskNews
 from airflow_horsies.wire.statement import Row, Script, Statement, sql_text
 
+# The version of the ledger that has all the tables read and written here.
+SINCE = 2
 READ_LINES = 1_000
+READ_LINES_OF_ALL = 10_000
 
 
 def begin_attempt(
@@ -82,27 +86,30 @@ def append_lines(task_id: str, attempt: int, lines: Sequence[LogLine]) -> Script
 
 def read_lines(seen: Mapping[str, LogCursor], *, limit: int = READ_LINES) -> Script[dict[str, list[LogLine]]]:
     """The next lines of each task after those that were seen, at most ``limit`` of each."""
-    rows = yield Statement(
-        sql_text(PACKAGE, "read_lines"),
-        {
-            "ids": list(seen),
-            "attempts": [cursor.attempt for cursor in seen.values()],
-            "line_numbers": [cursor.number for cursor in seen.values()],
-            "limit": limit,
-        },
-    )
+    rows = yield Statement(sql_text(PACKAGE, "read_lines"), _after(seen, limit))
     found: dict[str, list[LogLine]] = {}
     for row in rows:
-        found.setdefault(row["horsies_task_id"], []).append(
-            LogLine(
-                attempt=row["attempt"],
-                number=row["line_number"],
-                logged_at=row["logged_at"].astimezone(UTC),
-                level=row["level"],
-                text=row["line"],
-            )
-        )
+        found.setdefault(row["horsies_task_id"], []).append(_decode_line(row))
     return found
+
+
+def lines_of_each(tasks: int) -> int:
+    """How many lines of each of so many tasks are read at once."""
+    return min(READ_LINES, max(READ_LINES_OF_ALL // max(tasks, 1), 1))
+
+
+def read_news(seen: Mapping[str, LogCursor]) -> Script[dict[str, TaskNews]]:
+    """The next lines of each task, and how far it is; tasks there is nothing to tell of are left out."""
+    rows = yield Statement(sql_text(PACKAGE, "read_news"), _after(seen, lines_of_each(len(seen))))
+    lines: dict[str, list[LogLine]] = {}
+    progress: dict[str, Progress] = {}
+    for row in rows:
+        told = lines.setdefault(row["horsies_task_id"], [])
+        if row["attempt"] is not None:
+            told.append(_decode_line(row))
+        if row["progress_attempt"] is not None and row["horsies_task_id"] not in progress:
+            progress[row["horsies_task_id"]] = _decode_progress({**row, "attempt": row["progress_attempt"]})
+    return {task_id: TaskNews(lines=tuple(told), progress=progress.get(task_id)) for task_id, told in lines.items()}
 
 
 def write_progress(task_id: str, progress: Progress) -> Script[None]:
@@ -121,22 +128,42 @@ def write_progress(task_id: str, progress: Progress) -> Script[None]:
 def read_progress(task_ids: Collection[str]) -> Script[dict[str, Progress]]:
     """How far the running ones of the tasks are, by id."""
     rows = yield Statement(sql_text(PACKAGE, "read_progress"), {"ids": list(task_ids)})
-    return {
-        row["horsies_task_id"]: Progress(
-            attempt=row["attempt"],
-            done=row["done"],
-            total=row["total"],
-            stage=row["stage"],
-            updated_at=row["updated_at"].astimezone(UTC),
-        )
-        for row in rows
-    }
+    return {row["horsies_task_id"]: _decode_progress(row) for row in rows}
 
 
 def is_cancel_requested(task_id: str) -> Script[bool]:
     (row,) = yield Statement(sql_text(PACKAGE, "find_cancel_request"), {"horsies_task_id": task_id})
     requested: bool = row["requested"]
     return requested
+
+
+def _after(seen: Mapping[str, LogCursor], limit: int) -> dict[str, Any]:
+    return {
+        "ids": list(seen),
+        "attempts": [cursor.attempt for cursor in seen.values()],
+        "line_numbers": [cursor.number for cursor in seen.values()],
+        "limit": limit,
+    }
+
+
+def _decode_line(row: Row) -> LogLine:
+    return LogLine(
+        attempt=row["attempt"],
+        number=row["line_number"],
+        logged_at=row["logged_at"].astimezone(UTC),
+        level=row["level"],
+        text=row["line"],
+    )
+
+
+def _decode_progress(row: Row) -> Progress:
+    return Progress(
+        attempt=row["attempt"],
+        done=row["done"],
+        total=row["total"],
+        stage=row["stage"],
+        updated_at=row["updated_at"].astimezone(UTC),
+    )
 
 
 def _decode_attempt(row: Row) -> AttemptRecord:
@@ -151,5 +178,16 @@ def _decode_attempt(row: Row) -> AttemptRecord:
         outcome=row["outcome"],
         error_code=row["error_code"],
         error_message=row["error_message"],
-        metrics=json.loads(row["metrics"]) if row["metrics"] else {},
+        metrics=_decode_metrics(row["metrics"]) if row["metrics"] else {},
     )
+
+
+def _decode_metrics(text: str) -> dict[str, Any]:
+    try:
+        # JSON proper has no NaN, and who reads it further may refuse one.
+        metrics = json.loads(text, parse_constant=lambda _: None)
+    except ValueError:
+        metrics = None
+    if not isinstance(metrics, dict):
+        raise WireError(f"the metrics of an attempt are no JSON object: {text[:200]!r}")
+    return metrics

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import TypeVar
 
 from airflow_horsies.exceptions import LedgerNewer
 from airflow_horsies.wire.statement import Script, Statement, sql_text
+
+T = TypeVar("T")
 
 PACKAGE = "airflow_horsies.ledger"
 
@@ -43,6 +46,13 @@ def read_version() -> Script[int]:
     (row,) = yield Statement(sql_text(PACKAGE, "read_version"))
     version: int = row["version"]
     return version
+
+
+def read_since(version: int, script: Script[T], otherwise: T) -> Script[T]:
+    """What the script reads, where the ledger is of that version or a later one."""
+    if (yield from read_version()) < version:
+        return otherwise
+    return (yield from script)
 
 
 def migrate() -> Script[list[Migration]]:

@@ -38,6 +38,8 @@ from airflow_horsies.wire.statements import Wire
 # Never change this value: ids derived from it are in databases.
 TASK_ID_NAMESPACE = uuid.UUID("5d1a0f0e-7f0c-5b39-9c58-0a8f3f0c6f51")
 PRUNE_BATCH = 1_000
+# The version of the ledger that has them.
+SINCE = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,6 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Sequence
-from datetime import datetime
 from http import HTTPStatus
 from typing import Annotated, Any
 
@@ -20,7 +19,8 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from airflow_horsies.exceptions import AccessDenied, DatabaseUnreachable, HorsiesError, InvalidTask, SchemaError
 from airflow_horsies.hook import HorsiesHook
-from airflow_horsies.models import Attempt, Submission, TaskInstanceKey, TaskState, TaskView
+from airflow_horsies.models import AttemptRecord, Progress, Submission, TaskInstanceKey, TaskState, TaskView
+from airflow_horsies.values import attempt_values, iso, progress_values, record_values
 from airflow_horsies.wire.scripts import read_states
 from airflow_horsies.wire.statements import Wire
 
@@ -70,7 +70,7 @@ def read_submissions(
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = DEFAULT_PAGE,
     offset: Annotated[int, Query(ge=0, le=MAX_OFFSET)] = 0,
 ) -> Response:
-    """Everything the task instance submitted, newest first, with the state of each task and its attempts."""
+    """Everything the task instance submitted, newest first, with state, attempts and progress of each task."""
     try:
         key = TaskInstanceKey(dag_id=dag_id, run_id=run_id, task_id=task_id, map_index=map_index)
     except InvalidTask as error:
@@ -82,7 +82,10 @@ def read_submissions(
         states = _states(hook, submissions)
         newest_first = sorted(submissions, key=lambda each: (-each.life, -each.round, each.position))
         page = newest_first[offset : offset + limit]
-        tasks = _tasks(hook, [each.horsies_task_id for each in page])
+        ids = [each.horsies_task_id for each in page]
+        tasks = _tasks(hook, ids)
+        records = hook.attempt_records_of(ids)
+        progress = hook.progress(ids)
     counts = Counter(states.get(each.horsies_task_id) for each in submissions)
     return _json(
         {
@@ -95,7 +98,15 @@ def read_submissions(
             "offset": offset,
             "counts": {str(state): counts[state] for state in TaskState if counts[state]},
             "past_retention": counts[None],
-            "submissions": [_submission_values(each, tasks.get(each.horsies_task_id)) for each in page],
+            "submissions": [
+                {
+                    **_submission_values(each),
+                    # None: horsies no longer keeps it.
+                    "task": tasks.get(each.horsies_task_id),
+                    **_told_values(records.get(each.horsies_task_id, ()), progress.get(each.horsies_task_id)),
+                }
+                for each in page
+            ],
         }
     )
 
@@ -156,7 +167,7 @@ def _tasks(hook: HorsiesHook, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _submission_values(submission: Submission, task: dict[str, Any] | None) -> dict[str, Any]:
+def _submission_values(submission: Submission) -> dict[str, Any]:
     return {
         "horsies_task_id": submission.horsies_task_id,
         "task_name": submission.task_name,
@@ -165,10 +176,16 @@ def _submission_values(submission: Submission, task: dict[str, Any] | None) -> d
         "life": submission.life,
         "round": submission.round,
         "try_number": submission.try_number,
-        "submitted_at": _iso(submission.submitted_at),
-        "good_until": _iso(submission.good_until),
-        # None: horsies no longer keeps it.
-        "task": task,
+        "submitted_at": iso(submission.submitted_at),
+        "good_until": iso(submission.good_until),
+    }
+
+
+def _told_values(records: Sequence[AttemptRecord], progress: Progress | None) -> dict[str, Any]:
+    """What workers of airflow_horsies.worker tell; others tell nothing."""
+    return {
+        "attempt_records": [record_values(record, text=_text) for record in records],
+        "progress": None if progress is None else progress_values(progress, text=_text),
     }
 
 
@@ -178,13 +195,13 @@ def _task_values(task: TaskView) -> dict[str, Any]:
         "state": str(task.state),
         "queue": task.queue,
         "priority": task.priority,
-        "sent_at": _iso(task.sent_at),
-        "enqueued_at": _iso(task.enqueued_at),
-        "claimed_at": _iso(task.claimed_at),
-        "started_at": _iso(task.started_at),
-        "finished_at": _iso(task.finished_at),
-        "next_retry_at": _iso(task.next_retry_at),
-        "good_until": _iso(task.good_until),
+        "sent_at": iso(task.sent_at),
+        "enqueued_at": iso(task.enqueued_at),
+        "claimed_at": iso(task.claimed_at),
+        "started_at": iso(task.started_at),
+        "finished_at": iso(task.finished_at),
+        "next_retry_at": iso(task.next_retry_at),
+        "good_until": iso(task.good_until),
         "retry_count": task.retry_count,
         "max_retries": task.max_retries,
         "worker_id": task.worker_id,
@@ -193,24 +210,7 @@ def _task_values(task: TaskView) -> dict[str, Any]:
         "error_code": _text(task.error_code),
         "error_message": _text(failure.message if failure else None),
         "failed_reason": _text(task.failed_reason),
-        "attempts": [_attempt_values(attempt) for attempt in task.attempts],
-    }
-
-
-def _attempt_values(attempt: Attempt) -> dict[str, Any]:
-    return {
-        "attempt": attempt.number,
-        "outcome": attempt.outcome,
-        "will_retry": attempt.will_retry,
-        "started_at": _iso(attempt.started_at),
-        "finished_at": _iso(attempt.finished_at),
-        "duration_seconds": attempt.duration_seconds,
-        "error_code": _text(attempt.error_code),
-        "error_message": _text(attempt.error_message),
-        "failed_reason": _text(attempt.failed_reason),
-        "worker_id": attempt.worker_id,
-        "hostname": attempt.hostname,
-        "pid": attempt.pid,
+        "attempts": [attempt_values(attempt, text=_text) for attempt in task.attempts],
     }
 
 
@@ -221,10 +221,6 @@ def _text(text: Any) -> str | None:
     # Masked before it is cut: half a secret would not be found.
     masked = str(redact(str(text)))
     return masked if len(masked) <= MAX_TEXT_CHARS else f"{masked[: MAX_TEXT_CHARS - 1]}…"
-
-
-def _iso(instant: datetime | None) -> str | None:
-    return None if instant is None else instant.isoformat()
 
 
 def _unavailable(error: Exception, detail: str) -> Response:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -23,6 +26,8 @@ from airflow_horsies.models import RetryPolicy, TaskInstanceKey, TaskSpec, TaskS
 from tests.integration.conftest import MakeHook, make_worker
 from tests.integration.pgbouncer import pgbouncer
 from tests.integration.releases import IN_PLACE, MOVED
+from tests.integration.test_attempts import begin_attempt, end_attempt, write_lines
+from tests.integration.test_wait import until_listening
 
 SECONDS = 60
 PASSWORD = "s3cret-word"
@@ -260,6 +265,62 @@ def test_attempts_of_a_retried_task_are_readable(run: Run, served_database: str,
     assert told["sent_by"][0]["map_index"] == 3
 
 
+@pytest.mark.parametrize(("task_name", "kwargs", "code"), [("sleep", {"seconds": 1}, 0), ("fail", {"code": "BAD"}, 1)])
+def test_watch_follows_a_task_to_its_end(
+    run: Run, served_database: str, hook: HorsiesHook, task_name: str, kwargs: dict[str, Any], code: int
+) -> None:
+    task_id = hook.enqueue(TaskSpec(task_name=task_name, kwargs=kwargs))
+    ended = run(served_database, "attempts", task_id, "--watch")
+    state = "FAILED" if code else "COMPLETED"
+    assert ended.code == code, ended.err
+    *_, attempt, last = ended.out.splitlines()
+    assert attempt.startswith(f"attempt 1: {state} in ")
+    assert last == f"{task_name} {task_id}: {state}"
+    again = run(served_database, "attempts", task_id, "--watch", "-o", "json")
+    assert (again.code, json.loads(again.out)["state"]) == (code, state)
+
+
+def test_lines_are_followed_and_the_cancelled_attempt_is_shown(run: Run, database: str, make_hook: MakeHook) -> None:
+    hook = make_hook(database)
+    hook.ensure_ledger()
+    task_id = hook.enqueue(TaskSpec(task_name="add", delay=timedelta(hours=1)))
+    unheard = run(database, "logs", task_id)
+    assert (unheard.code, unheard.out.split(":")[0]) == (0, "Nothing is written yet")
+
+    def work() -> None:
+        begin_attempt(hook, task_id)
+        write_lines(hook, task_id, "first", level="WARNING")
+        time.sleep(2.5)
+        hook.cancel(task_id)
+        time.sleep(0.5)
+        write_lines(hook, task_id, "last", first=2)
+        end_attempt(hook, task_id, outcome="CANCELLED", metrics={"jobs": 3})
+
+    with ThreadPoolExecutor(1) as pool:
+        working = pool.submit(work)
+        followed = run(database, "logs", task_id, "--follow")
+        working.result(30)
+    assert [line.split(" ", 2)[2] for line in followed.out.splitlines()] == [
+        "WARNING  [attempt 1] first",
+        "INFO     [attempt 1] last",
+    ]
+    assert [line["text"] for line in json.loads(run(database, "logs", task_id, "-o", "json").out)] == ["first", "last"]
+    shown = run(database, "attempts", task_id)
+    assert "CANCELLED" in shown.out.splitlines()[3]
+    assert "attempt 1, metrics: jobs 3" in shown.out
+    assert run(database, "attempts", task_id, "--watch").code == 1
+
+
+def test_missing_lines_are_explained(run: Run, served_database: str, hook: HorsiesHook) -> None:
+    task_id = hook.enqueue(TaskSpec(task_name="add", kwargs={"a": 1, "b": 1}))
+    hook.wait([task_id], timeout_seconds=SECONDS)
+    assert "a worker that does not use airflow_horsies.worker" in run(served_database, "logs", task_id).out
+    for follow in ([], ["--follow"]):
+        unknown = run(served_database, "logs", "00000000-0000-7000-8000-000000000000", *follow)
+        assert unknown.code == 1
+        assert "never existed, or it finished and is past its retention" in unknown.err
+
+
 def test_pages_of_a_listing_follow_one_another(run: Run, database: str, make_hook: MakeHook) -> None:
     hook = make_hook(database)
     ids = set(hook.enqueue_many(TaskSpec(task_name="add", queue="paged") for _ in range(5)))
@@ -329,6 +390,44 @@ def test_airflow_itself_runs_the_commands_on_a_connection_it_stores(
     assert [(task["id"], task["state"]) for task in json.loads(listed.out)] == [(task_id, TaskState.PENDING)]
     cancelled = command(airflow, "horsies", "cancel", task_id, "--conn-id", "horsies_stored", environ=environ)
     assert (cancelled.code, cancelled.out) == (0, f"Task {task_id} was cancelled\n")
+
+
+@pytest.mark.parametrize("release", [MOVED], indirect=True)
+@pytest.mark.parametrize("follow", [("attempts", "--watch"), ("logs", "--follow")], ids=" ".join)
+def test_interrupt_ends_the_watching_and_not_the_task(
+    database: str, make_hook: MakeHook, postgres: EmbeddedPostgres, tmp_path: Path, follow: tuple[str, str]
+) -> None:
+    hook = make_hook(database)
+    task_id = hook.enqueue(TaskSpec(task_name="add", delay=timedelta(hours=1)))
+    environ = {"AIRFLOW_HOME": str(tmp_path), "AIRFLOW_CONN_HORSIES_DEFAULT": connection_json(postgres, database)}
+    module = (sys.executable, "-m", "airflow_horsies.cli", follow[0], task_id, follow[1])
+    with subprocess.Popen(
+        module, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | environ
+    ) as watching:
+        try:
+            until_listening(hook)
+            watching.send_signal(signal.SIGINT)
+            _, err = watching.communicate(timeout=SECONDS)
+        finally:
+            watching.kill()
+    assert watching.returncode == 130
+    assert "Traceback" not in err
+    assert hook.get_task(task_id).state is TaskState.PENDING
+
+
+@pytest.mark.parametrize("release", [MOVED], indirect=True)
+def test_reader_that_has_seen_enough_is_no_error(
+    database: str, make_hook: MakeHook, postgres: EmbeddedPostgres, tmp_path: Path
+) -> None:
+    hook = make_hook(database)
+    hook.ensure_ledger()
+    task_id = hook.enqueue(TaskSpec(task_name="add"))
+    write_lines(hook, task_id, *(["a line"] * 20_000))
+    environ = {"AIRFLOW_HOME": str(tmp_path), "AIRFLOW_CONN_HORSIES_DEFAULT": connection_json(postgres, database)}
+    piped = command(
+        "bash", "-c", f"{sys.executable} -m airflow_horsies.cli logs {task_id} | head -n 1", environ=environ
+    )
+    assert (piped.code, len(piped.out.splitlines()), "BrokenPipe" in piped.err) == (0, 1, False)
 
 
 def test_module_runs_without_airflows_command(empty_database: str, postgres: EmbeddedPostgres, tmp_path: Path) -> None:

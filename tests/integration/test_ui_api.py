@@ -21,6 +21,7 @@ from airflow_horsies.models import RetryPolicy, TaskInstanceKey, TaskSpec
 from airflow_horsies.ui.gate import SECURITY_HEADERS
 from tests.integration.conftest import MakeHook
 from tests.integration.releases import MOVED
+from tests.integration.test_attempts import begin_attempt, end_attempt, write_lines, write_progress
 
 HERE = Path(__file__).parent
 BASE_PATH = "/team/airflow"
@@ -233,6 +234,38 @@ def test_a_failed_task_is_shown_with_its_attempts(
     # The api-server knows the password of the connection and masks it in what tasks say.
     assert "no log-in with ***" in json.dumps(task)
     assert password not in answer.text
+
+
+def test_what_workers_tell_of_an_attempt_is_shown(
+    connected: Site, hook: HorsiesHook, link: Callable[..., str], postgres: EmbeddedPostgres
+) -> None:
+    password = postgres.conninfo()["password"]
+    running, silent = submit(hook, count=2)
+    begin_attempt(hook, running)
+    failure = {"error_code": "FLAKY", "error_message": f"no log-in with {password}"}
+    end_attempt(hook, running, outcome="FAILED", metrics={"jobs": 3, "note": password}, **failure)
+    begin_attempt(hook, running, 2)
+    write_lines(hook, running, "a line is not part of it")
+    write_progress(hook, running, 4, stage=f"stage of {password}")
+    answer = connected.ask(link())
+    told, nothing = answer.json()["submissions"]
+    first, second = told["attempt_records"]
+    assert (first["outcome"], first["duration_seconds"], first["error_message"]) == (
+        "FAILED",
+        12.3,
+        "no log-in with ***",
+    )
+    assert first["metrics"] == {"jobs": 3, "note": "***"}
+    assert (second["attempt"], second["outcome"], second["finished_at"]) == (2, None, None)
+    progress = told["progress"]
+    assert (progress["done"], progress["total"], progress["fraction"], progress["stage"]) == (
+        4,
+        10,
+        0.4,
+        "stage of ***",
+    )
+    assert (nothing["horsies_task_id"], nothing["attempt_records"], nothing["progress"]) == (silent, [], None)
+    assert "a line is not" not in answer.text
 
 
 def test_a_batch_is_paged_and_counted(connected: Site, hook: HorsiesHook, link: Callable[..., str]) -> None:

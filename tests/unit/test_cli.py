@@ -47,6 +47,7 @@ def test_commands_are_those_that_are_documented() -> None:
         "horsies db change-base-url",
         "horsies db migrate",
         "horsies db prune",
+        "horsies logs",
         "horsies tasks",
     ]
 
@@ -85,7 +86,10 @@ def test_airflow_takes_the_commands_into_its_parser(capsys: pytest.CaptureFixtur
             {"state": [[TaskState.FAILED, TaskState.EXPIRED], [TaskState.CANCELLED]]},
         ),
         (f"tasks --before {format_cursor(CURSOR)}", {"before": CURSOR}),
-        (f"attempts {ID.upper()}", {"horsies_task_id": ID}),
+        (f"attempts {ID.upper()}", {"horsies_task_id": ID, "watch": False}),
+        (f"attempts {ID} --watch", {"watch": True}),
+        (f"logs {ID}", {"horsies_task_id": ID, "attempt": None, "follow": False}),
+        (f"logs {ID} --attempt 2 -f", {"attempt": 2, "follow": True}),
     ],
 )
 def test_command_line_is_parsed_without_airflows_own_command(argv: str, parsed: dict[str, Any]) -> None:
@@ -103,6 +107,9 @@ def test_command_line_is_parsed_without_airflows_own_command(argv: str, parsed: 
         ("tasks --limit many", "--limit"),
         ("tasks --before yesterday", "not a cursor"),
         ("attempts 42", "'42' is not a UUID"),
+        (f"logs {ID} --attempt 0", "'0' is not the number of an attempt"),
+        (f"logs {ID} --attempt last", "'last' is not the number of an attempt"),
+        (f"logs {ID} --attempt 9999999999", "is not the number of an attempt"),
         ("check --output xml", "xml"),
     ],
 )

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import os
+import sys
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,8 +18,12 @@ from airflow_horsies.health import Finding, Status
 from airflow_horsies.ledger.schema import Migration
 from airflow_horsies.models import (
     Attempt,
+    AttemptRecord,
     CancelOutcome,
+    LogCursor,
+    LogLine,
     PageCursor,
+    Progress,
     Submission,
     TaskInstanceKey,
     TaskPage,
@@ -74,6 +80,10 @@ class FakeHook:
 
     namespace = "default"
     task = TASK
+    steps: tuple[TaskView, ...] = ()
+    records: tuple[AttemptRecord, ...] = ()
+    told_progress: tuple[Progress | None, ...] = ()
+    lines: tuple[LogLine, ...] = ()
     submissions: tuple[Submission, ...] = (SUBMISSION,)
     page = TaskPage(tasks=(TASK,), next=CURSOR)
     outcome = CancelOutcome.CANCELLED
@@ -97,6 +107,24 @@ class FakeHook:
     def get_task(self, task_id: str) -> TaskView:
         assert task_id == ID
         return self.task
+
+    def attempt_records(self, task_id: str) -> tuple[AttemptRecord, ...]:
+        return self.records
+
+    def progress(self, task_ids: list[str]) -> dict[str, Progress]:
+        progress, *FakeHook.told_progress = FakeHook.told_progress or (None,)  # type: ignore[assignment,misc]
+        return {} if progress is None else {ID: progress}
+
+    def logs(self, task_id: str, after: LogCursor) -> list[LogLine]:
+        return [line for line in self.lines if line.cursor > after][:2]
+
+    def wait(self, task_ids: list[str], meanwhile: Any = None) -> list[TaskView]:
+        """One turn for each step of the task."""
+        for task in self.steps:
+            type(self).task = task
+            if meanwhile is not None:
+                meanwhile()
+        return [self.task]
 
     def submitters_of(self, task_id: str) -> list[Submission]:
         return list(self.submissions)
@@ -124,7 +152,7 @@ def hook(monkeypatch: pytest.MonkeyPatch) -> type[FakeHook]:
     class Hook(FakeHook):
         pass
 
-    FakeHook.contexts, FakeHook.asked = [], {}
+    FakeHook.contexts, FakeHook.asked, FakeHook.told_progress = [], {}, ()
     monkeypatch.setattr(commands, "HorsiesHook", Hook)
     monkeypatch.setattr("airflow.utils.cli_action_loggers.on_pre_execution", lambda **_: None)
     monkeypatch.setattr("airflow.utils.cli_action_loggers.on_post_execution", lambda **_: None)
@@ -160,9 +188,7 @@ def test_attempts_are_a_table_under_a_line_about_the_task(capsys: pytest.Capture
 
 
 def test_attempts_of_a_task_that_never_ran(hook: type[FakeHook], capsys: pytest.CaptureFixture[str]) -> None:
-    hook.task = TaskView(
-        **{**{name: getattr(TASK, name) for name in TASK.__slots__}, "attempts": (), "state": TaskState.PENDING}
-    )
+    hook.task = replace(TASK, attempts=(), state=TaskState.PENDING)
     hook.submissions = ()
     headline, rest = run(f"attempts {ID}", capsys).splitlines()
     assert headline.endswith("not sent by an Airflow task")
@@ -179,6 +205,207 @@ def test_attempts_for_programs_are_one_value_with_all_there_is(
     assert [attempt["duration_seconds"] for attempt in told["attempts"]] == [1.5, 0.0]
     assert told["attempts"][0]["error_message"] == ATTEMPTS[0].error_message
     assert told["attempts"][0]["will_retry"] is True
+
+
+RECORDS = (
+    AttemptRecord(
+        number=1,
+        worker_id="w",
+        hostname="host",
+        pid=42,
+        started_at=NOON,
+        finished_at=NOON,
+        outcome="FAILED",
+        metrics={"jobs": 3, "input_bytes": 2_048},
+    ),
+    AttemptRecord(number=3, worker_id="w", hostname="host", pid=43, started_at=NOON),
+)
+
+
+def test_attempts_that_only_their_worker_told_of_are_shown_with_metrics(
+    hook: type[FakeHook], capsys: pytest.CaptureFixture[str]
+) -> None:
+    hook.task, hook.records = replace(TASK, state=TaskState.RUNNING), RECORDS
+    _, _, _, first, second, third, *rest = run(f"attempts {ID}", capsys).splitlines()
+    assert [line.split("|")[0].strip() for line in (first, second, third)] == ["1", "2", "3"]
+    cells = [cell.strip() for cell in third.split("|")]
+    assert cells == ["3", "RUNNING", "2026-03-01 12:00:00", "", "", "", "no", "host:43"]
+    assert [line for line in rest if line.strip()] == ["attempt 1, metrics: jobs 3, input 2.0 KiB"]
+    told = json.loads(run(f"attempts {ID} -o json", capsys))["attempts"]
+    assert [(each["attempt"], each["outcome"]) for each in told] == [(1, "FAILED"), (2, "COMPLETED"), (3, "RUNNING")]
+    assert [each["metrics"] for each in told] == [{"jobs": 3, "input_bytes": 2_048}, {}, {}]
+    assert len({frozenset(each) for each in told}) == 1, "all have the same keys"
+
+
+def test_attempt_that_was_cancelled_is_shown_though_horsies_keeps_none(
+    hook: type[FakeHook], capsys: pytest.CaptureFixture[str]
+) -> None:
+    end = NOON + timedelta(seconds=2)
+    hook.task = replace(TASK, attempts=(), state=TaskState.CANCELLED, finished_at=end)
+    hook.records = RECORDS[1:]
+    _, _, _, row, *_ = run(f"attempts {ID}", capsys).splitlines()
+    assert [cell.strip() for cell in row.split("|")][:4] == ["3", "CANCELLED", "2026-03-01 12:00:00", "2.00 s"]
+
+
+RUNNING = replace(TASK, state=TaskState.RUNNING, attempts=ATTEMPTS[:1])
+
+
+def watch(line: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    code = 0
+    try:
+        main(line.split())
+    except SystemExit as ended:
+        code = int(str(ended.code))
+    return code, capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("state", "code"), [(TaskState.COMPLETED, 0), (TaskState.FAILED, 1), (TaskState.CANCELLED, 1)])
+def test_watch_tells_what_changes_and_ends_as_the_task_does(
+    state: TaskState, code: int, hook: type[FakeHook], capsys: pytest.CaptureFixture[str]
+) -> None:
+    hook.task = replace(TASK, state=TaskState.PENDING, attempts=())
+    hook.steps = (hook.task, RUNNING, RUNNING, RUNNING, replace(TASK, state=state))
+    hook.records = RECORDS[:1]
+    four = Progress(attempt=2, done=4, total=10, stage="stage 3 of 7")
+    FakeHook.told_progress = (None, None, four, four, replace(four, done=5))
+    ended, told = watch(f"attempts {ID} --watch", capsys)
+    headline, *lines = told.splitlines()
+    assert ended == code
+    assert headline.startswith(f"load {ID}: PENDING")
+    assert [line[:45].rstrip() for line in lines] == [
+        "PENDING",
+        "attempt 1: FAILED in 1.50 s on host, FLAKY: [",
+        "attempt 1, metrics: jobs 3, input 2.0 KiB",
+        "RUNNING, 40 % (4 of 10), stage 3 of 7",
+        "RUNNING, 50 % (5 of 10), stage 3 of 7",
+        "attempt 2: COMPLETED in 0.00 s on None",
+        f"load {ID}: {state}"[:45],
+    ]
+
+
+def test_watch_draws_a_bar_on_a_terminal(
+    hook: type[FakeHook], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "70")
+    hook.task = replace(RUNNING, attempts=())
+    hook.steps = (hook.task, TASK)
+    FakeHook.told_progress = (
+        Progress(attempt=1, done=0, total=10, stage="begin"),
+        Progress(attempt=1, done=5, total=10, stage="x" * 100),
+    )
+    _, told = watch(f"attempts {ID} --watch", capsys)
+    drawn = told.split("\r\x1b[K")
+    assert drawn[1] == "[------------------------------] RUNNING, 0 % (0 of 10), begin"
+    assert drawn[2].startswith("[###############---------------] RUNNING, 50 % (5 of 10), xx")
+    assert len(drawn[2]) == 69, "it never breaks into a second line"
+    assert drawn[-2] == f"load {ID}: COMPLETED\n"
+    assert drawn[-1] == ""
+
+
+def test_watch_for_programs_is_one_value_at_the_end(hook: type[FakeHook], capsys: pytest.CaptureFixture[str]) -> None:
+    hook.task = RUNNING
+    hook.steps = (replace(TASK, state=TaskState.FAILED),)
+    code, told = watch(f"attempts {ID} --watch -o json", capsys)
+    assert (code, json.loads(told)["state"]) == (1, "FAILED")
+
+
+@pytest.mark.parametrize("line", [f"attempts {ID} --watch", f"logs {ID} --follow", f"attempts {ID}"])
+def test_interrupt_ends_the_command_and_nothing_else(
+    line: str, hook: type[FakeHook], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*args: Any, **kwargs: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(hook, "wait", interrupted)
+    if line == f"attempts {ID}":
+        monkeypatch.setattr(hook, "get_task", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        main(line.split())
+    assert ended.value.code == 130
+
+
+def log_line(number: int, *, attempt: int = 1, level: str = "INFO") -> LogLine:
+    at = NOON + timedelta(milliseconds=5)
+    return LogLine(attempt=attempt, number=number, logged_at=at, level=level, text=f"[/red] line {number}")
+
+
+LINES = (log_line(1), log_line(2, level="WARNING"), log_line(3), log_line(1, attempt=2))
+
+
+def test_lines_come_with_time_level_and_attempt(hook: type[FakeHook], capsys: pytest.CaptureFixture[str]) -> None:
+    hook.lines = LINES
+    assert run(f"logs {ID}", capsys).splitlines() == [
+        "2026-03-01 12:00:00.005 INFO     [attempt 1] [/red] line 1",
+        "2026-03-01 12:00:00.005 WARNING  [attempt 1] [/red] line 2",
+        "2026-03-01 12:00:00.005 INFO     [attempt 1] [/red] line 3",
+        "2026-03-01 12:00:00.005 INFO     [attempt 2] [/red] line 1",
+    ]
+
+
+@pytest.mark.parametrize(("attempt", "count"), [(1, 3), (2, 1)])
+def test_lines_of_one_attempt_are_those_alone(
+    attempt: int, count: int, hook: type[FakeHook], capsys: pytest.CaptureFixture[str]
+) -> None:
+    hook.lines = LINES
+    lines = run(f"logs {ID} --attempt {attempt}", capsys).splitlines()
+    assert len(lines) == count
+    assert all(f"[attempt {attempt}]" in line for line in lines)
+
+
+def test_lines_are_followed_until_the_task_ends(
+    hook: type[FakeHook], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def wait(self: FakeHook, task_ids: list[str], meanwhile: Any) -> list[TaskView]:
+        for count in (1, 1, 3):
+            self.lines = LINES[:count]
+            meanwhile()
+        self.lines = LINES
+        return [TASK]
+
+    monkeypatch.setattr(hook, "wait", wait)
+    lines = run(f"logs {ID} --follow", capsys).splitlines()
+    assert [line[-6:] for line in lines] == ["line 1", "line 2", "line 3", "line 1"]
+
+
+@pytest.mark.parametrize(("output", "load"), [("json", json.loads), ("yaml", yaml.safe_load)])
+def test_lines_for_programs_are_one_value(
+    output: str, load: Any, hook: type[FakeHook], capsys: pytest.CaptureFixture[str]
+) -> None:
+    hook.lines = LINES
+    told = load(run(f"logs {ID} -o {output}", capsys))
+    assert [(line["attempt"], line["number"], line["level"]) for line in told][1] == (1, 2, "WARNING")
+    hook.lines = ()
+    main(f"logs {ID} -o {output}".split())
+    printed = capsys.readouterr()
+    assert load(printed.out) == []
+    assert "airflow_horsies.worker" in printed.err
+
+
+@pytest.mark.parametrize(
+    ("task", "records", "asked", "said"),
+    [
+        (replace(TASK, state=TaskState.PENDING, attempts=()), (), "", "Nothing is written yet: the task is PENDING"),
+        (replace(TASK, state=TaskState.EXPIRED, attempts=()), (), "", "Nothing is written: the task is EXPIRED"),
+        (TASK, (), "", "it ran on a worker that does not use airflow_horsies.worker"),
+        (replace(RUNNING, attempts=()), (), "", "does not use airflow_horsies.worker, or began only now"),
+        (RUNNING, RECORDS, "", "Its attempts have written nothing yet: the task is RUNNING"),
+        (TASK, RECORDS, "", "Its attempts have written nothing: the task is COMPLETED"),
+        (RUNNING, RECORDS, "--attempt 3", "Attempt 3 has written nothing yet."),
+        (RUNNING, RECORDS, "--attempt 4", "There is no attempt 4 yet; there are 1, 3."),
+        (TASK, (), "--attempt 1", "does not use airflow_horsies.worker"),
+    ],
+)
+def test_no_lines_are_explained(
+    task: TaskView,
+    records: tuple[AttemptRecord, ...],
+    asked: str,
+    said: str,
+    hook: type[FakeHook],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    hook.task, hook.records = task, records
+    assert said in run(f"logs {ID} {asked}", capsys)
 
 
 def test_listing_passes_filters_on_and_ends_with_the_cursor(capsys: pytest.CaptureFixture[str]) -> None:

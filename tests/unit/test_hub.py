@@ -1,15 +1,19 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
+import psycopg
 import pytest
 
 from airflow_horsies import hub as hub_module
 from airflow_horsies.database import Database
 from airflow_horsies.exceptions import DatabaseUnreachable, HorsiesError, SchemaMissing
 from airflow_horsies.hub import Hub, Waiter, hub_of
-from airflow_horsies.models import TaskState
+from airflow_horsies.ledger.schema import read_version
+from airflow_horsies.models import LogCursor, LogLine, TaskNews, TaskState
 
 DATABASE = Database(connect_args={"dbname": "work"}, listen_args={"dbname": "work"})
 
@@ -194,3 +198,136 @@ def test_hubs_of_closed_loops_are_forgotten() -> None:
     for _ in range(5):
         asyncio.run(use())
     assert sum(loop.is_closed() for loop in hub_module._hubs) <= 1
+
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+LONG_AGO = LogCursor(1, 1)
+CONNECTION: Any = SimpleNamespace(closed=False)
+
+
+def lines(*numbers: int) -> TaskNews:
+    return TaskNews(
+        lines=tuple(
+            LogLine(attempt=1, number=number, logged_at=NOON, level="INFO", text=str(number)) for number in numbers
+        )
+    )
+
+
+class Ledger:
+    """Stands where the statements would run; knows what each reader asked."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, version: int = 2) -> None:
+        self.version = version
+        self.news: dict[str, TaskNews] = {}
+        self.asked: list[dict[str, LogCursor]] = []
+        self.looked_for_tables = 0
+        self.error: Exception | None = None
+        monkeypatch.setattr(hub_module, "run_async", self.run)
+
+    async def run(self, connection: Any, make_script: Any) -> Any:
+        if make_script is read_version:
+            self.looked_for_tables += 1
+            return self.version
+        self.asked.append(make_script.args[0])
+        await asyncio.sleep(0)
+        if self.error is not None:
+            raise self.error
+        return self.news
+
+
+def test_followers_are_read_for_at_once_after_what_each_has_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = Ledger(monkeypatch)
+    ledger.news = {"a": lines(2, 3), "b": lines(1)}
+
+    async def check() -> None:
+        one = Waiter(["a"], {"a": LogCursor(1, 2)})
+        two = Waiter(["a", "b", "c"], {"a": LONG_AGO})
+        idle = Waiter(["d"])
+        follower = hub_module._Follower()
+        await follower.look(CONNECTION, [one, two, idle])
+        assert ledger.asked == [{"a": LONG_AGO, "b": LogCursor(), "c": LogCursor()}]
+        await asyncio.wait_for(asyncio.gather(one.news(), two.news()), 1)
+        assert (one.take(), two.take(), idle.take()) == ({"a": lines(2, 3)}, ledger.news, {})
+        assert one.take() == {}
+
+    asyncio.run(check())
+
+
+def test_follower_looks_only_when_it_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = Ledger(monkeypatch)
+
+    async def check() -> None:
+        waiter = Waiter(["a"], {})
+        follower = hub_module._Follower()
+        for _ in range(5):
+            await follower.look(CONNECTION, [waiter])
+        assert (len(ledger.asked), ledger.looked_for_tables) == (1, 1)
+        follower.due = 0
+        await follower.look(CONNECTION, [waiter])
+        assert (len(ledger.asked), ledger.looked_for_tables) == (2, 1)
+
+    asyncio.run(check())
+
+
+def test_nothing_is_read_for_those_who_do_not_follow_or_have_not_taken_what_there_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ledger = Ledger(monkeypatch)
+
+    async def check() -> None:
+        behind = Waiter(["a"], {})
+        behind.tell({"a": lines(1)})
+        ended = Waiter(["a"], {})
+        ended.deliver("a", TaskState.COMPLETED)
+        await hub_module._Follower().look(CONNECTION, [Waiter(["a"]), behind, ended])
+        assert (ledger.asked, ledger.looked_for_tables) == ([], 0)
+
+    asyncio.run(check())
+
+
+def test_follower_that_comes_during_a_read_is_not_told_of_lines_after_those_it_lacks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ledger = Ledger(monkeypatch)
+    ledger.news = {"a": lines(2)}
+
+    async def check() -> None:
+        early, late = Waiter(["a"], {"a": LONG_AGO}), Waiter(["a"], {})
+        waiters = {early}
+        look = asyncio.create_task(hub_module._Follower().look(CONNECTION, waiters))
+        await asyncio.sleep(0)
+        waiters.add(late)
+        await look
+        assert (early.take(), late.take()) == (ledger.news, {})
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_ledger_without_the_tables_is_left_alone_for_long(monkeypatch: pytest.MonkeyPatch, version: int) -> None:
+    ledger = Ledger(monkeypatch, version=version)
+
+    async def check() -> None:
+        follower = hub_module._Follower()
+        await follower.look(CONNECTION, [Waiter(["a"], {})])
+        assert ledger.asked == []
+        assert follower.due > asyncio.get_running_loop().time() + hub_module.POLL_SECONDS - 1
+
+    asyncio.run(check())
+
+
+def test_logs_that_may_not_be_read_end_nothing_and_a_lost_connection_is_opened_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger = Ledger(monkeypatch)
+
+    async def check() -> None:
+        ledger.error = psycopg.errors.InsufficientPrivilege("permission denied for table logs")
+        follower = hub_module._Follower()
+        await follower.look(CONNECTION, [Waiter(["a"], {})])
+        assert "What tasks write is not shown: permission denied" in caplog.text
+        ledger.error = psycopg.OperationalError("server closed the connection")
+        with pytest.raises(psycopg.OperationalError):
+            await hub_module._Follower().look(CONNECTION, [Waiter(["a"], {})])
+
+    asyncio.run(check())

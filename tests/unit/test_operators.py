@@ -113,6 +113,21 @@ def test_batch_allows_as_many_failures_as_both_bounds_do() -> None:
     assert allowed(max_failures=10, min_success=4) == 6
 
 
+def test_logs_are_shown_unless_they_may_be_many() -> None:
+    batch = HorsiesBatchOperator(task_id="b", task_name="add", items=[])
+    asked = HorsiesBatchOperator(task_id="a", task_name="add", items=[], show_logs=True)
+    assert [each.show_logs for each in (one(), one(show_logs=False), batch, asked)] == [True, False, False, True]
+
+
+@pytest.mark.parametrize(("show_logs", "seen"), [(True, {"seen": {}}), (False, {})])
+def test_trigger_goes_on_where_the_operator_stopped(show_logs: bool, seen: dict[str, Any]) -> None:
+    operator = one(show_logs=show_logs)
+    operator._sent_ids = ["0198a0de-0000-7000-8000-000000000001"]
+    operator._task_log = operator._make_task_log({})
+    _, kwargs = operator._trigger(context(), None).serialize()
+    assert {name: value for name, value in kwargs.items() if name == "seen"} == seen
+
+
 def test_batch_of_something_else_than_a_list_is_refused() -> None:
     operator = HorsiesBatchOperator(task_id="b", task_name="add", items="{{ items }}")
     with pytest.raises(InvalidTask, match="items: must be a list of arguments, not str"):

@@ -1,17 +1,16 @@
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException, AirflowTaskTimeout
 
 from airflow_horsies.exceptions import TaskExpired, TaskFailed, WorkerLost
-from airflow_horsies.models import Attempt, TaskException, TaskFailure, TaskResult, TaskState, TaskView
+from airflow_horsies.models import TaskException, TaskFailure, TaskResult, TaskState, TaskView
 from airflow_horsies.outcomes import (
     TaskFailedForGood,
     TaskTimedOut,
-    describe_attempt,
     expiry_of,
     fail_or_skip,
     failure_of,
@@ -47,6 +46,10 @@ def failed(code: str | None, failure: TaskFailure | None = None, **given: Any) -
         ("WORKER_CRASHED", WorkerLost),
         ("WORKER_RESOLUTION_ERROR", TaskFailedForGood),
         ("WORKER_SERIALIZATION_ERROR", TaskFailedForGood),
+        ("SPARK_ANALYSIS_ERROR", TaskFailedForGood),
+        ("BAD_INPUT", TaskFailedForGood),
+        ("RESULT_TOO_LARGE", TaskFailedForGood),
+        ("RESULT_NOT_JSON", TaskFailedForGood),
         ("NO_HOPE", TaskFailedForGood),
         (None, TaskFailed),
     ],
@@ -77,17 +80,3 @@ def test_expiry_fails_or_skips() -> None:
         fail_or_skip(error, "fail")
     with pytest.raises(AirflowSkipException, match="no worker had started it"):
         fail_or_skip(error, "skip")
-
-
-def test_attempt_is_one_line_of_a_log() -> None:
-    attempt = Attempt(
-        number=2,
-        outcome="FAILED",
-        will_retry=True,
-        started_at=BEGAN,
-        finished_at=BEGAN + timedelta(seconds=1.5),
-        error_code="FLAKY",
-        error_message="try\nagain",
-        hostname="node",
-    )
-    assert describe_attempt(attempt) == "attempt 2: FAILED in 1.50 s on node, FLAKY: try again (will be retried)"

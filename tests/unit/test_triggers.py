@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -13,7 +14,7 @@ import pytest
 from airflow_horsies import triggers
 from airflow_horsies.exceptions import AccessDenied, DatabaseUnreachable, TaskNotFound
 from airflow_horsies.hub import Waiter
-from airflow_horsies.models import QueueDepth, Submission, TaskInstanceKey, TaskState
+from airflow_horsies.models import LogCursor, LogLine, QueueDepth, Submission, TaskInstanceKey, TaskNews, TaskState
 from airflow_horsies.triggers import (
     HorsiesBatchTrigger,
     HorsiesQueueTrigger,
@@ -52,6 +53,30 @@ STORED: list[tuple[str, dict[str, Any]]] = [
             "deadline": None,
             "queue_deadline": DEADLINE,
             "cancel_on_kill": False,
+        },
+    ),
+    (
+        "airflow_horsies.triggers.HorsiesTrigger",
+        {
+            "task_ids": [ID],
+            "horsies_conn_id": "horsies_default",
+            "deadline": DEADLINE,
+            "queue_deadline": None,
+            "cancel_on_kill": True,
+            "seen": {ID: [2, 17]},
+        },
+    ),
+    (
+        "airflow_horsies.triggers.HorsiesBatchTrigger",
+        {
+            "task_instance": INSTANCE,
+            "life": 1,
+            "max_failures": 3,
+            "horsies_conn_id": "horsies_default",
+            "deadline": None,
+            "queue_deadline": DEADLINE,
+            "cancel_on_kill": False,
+            "seen": {},
         },
     ),
     (
@@ -99,6 +124,7 @@ def test_stored_trigger_still_loads_and_stores_itself_the_same(path: str, kwargs
     "trigger",
     [
         HorsiesTrigger(task_ids=[ID]),
+        HorsiesTrigger(task_ids=[ID], seen={ID: [1, 2]}),
         HorsiesBatchTrigger(task_instance=INSTANCE, life=2),
         HorsiesSensorTrigger(task_ids=[ID], failed_states={TaskState.FAILED}),
         HorsiesSubmissionTrigger(task_instance=INSTANCE, allowed_states={TaskState.COMPLETED}),
@@ -121,14 +147,19 @@ class FakeHook:
         self.cancelled: list[str] = []
         self.queues: list[QueueDepth] = []
         self.submissions: list[Submission] = []
+        self.news: list[dict[str, TaskNews]] = []
 
     @asynccontextmanager
-    async def subscribe(self, task_ids: Collection[str]) -> AsyncIterator[Waiter]:
+    async def subscribe(
+        self, task_ids: Collection[str], *, seen: dict[str, LogCursor] | None = None
+    ) -> AsyncIterator[Waiter]:
         if self.errors:
             raise self.errors.pop()
-        waiter = Waiter(task_ids)
+        waiter = Waiter(task_ids, seen)
+        for news in self.news if waiter.wants() else []:
+            asyncio.get_running_loop().call_soon(waiter.tell, news)
         for task_id, state in self.ended.items():
-            asyncio.get_running_loop().call_soon(waiter.deliver, task_id, state)
+            asyncio.get_running_loop().call_later(0.01, waiter.deliver, task_id, state)
         yield waiter
 
     async def cancel_many_async(self, task_ids: Collection[str]) -> None:
@@ -147,6 +178,7 @@ def run(trigger: HorsiesTrigger, hook: FakeHook) -> dict[str, Any]:
             return event.payload
 
     trigger._hook = lambda: hook  # type: ignore[method-assign,assignment,return-value]
+    trigger._log = logging.getLogger("the trigger")
     payload: dict[str, Any] = asyncio.run(asyncio.wait_for(first_event(), 10))
     return payload
 
@@ -159,6 +191,44 @@ def test_event_says_why_it_fired_and_for_which_tasks() -> None:
     event = run(HorsiesTrigger(task_ids=[ID]), FakeHook({ID: TaskState.FAILED}))
     assert event == {"reason": "ended", "message": None, "task_ids": [ID]}
     assert json.loads(json.dumps(event)) == event
+
+
+def lines(*numbers: int, level: str = "INFO") -> TaskNews:
+    noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    return TaskNews(
+        lines=tuple(
+            LogLine(attempt=1, number=number, logged_at=noon, level=level, text=f"line {number}") for number in numbers
+        )
+    )
+
+
+def test_what_tasks_write_is_shown_and_the_event_says_how_far(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    hook = FakeHook({ID: TaskState.COMPLETED})
+    hook.news = [{ID: lines(3, 4, 5)}]
+    event = run(HorsiesTrigger(task_ids=[ID], seen={ID: [1, 3]}), hook)
+    assert event == {"reason": "ended", "message": None, "task_ids": [ID], "seen": {ID: [1, 5]}}
+    assert caplog.messages == ["[attempt 1] line 4", "[attempt 1] line 5"]
+
+
+def test_trigger_that_was_not_told_to_show_logs_shows_none(caplog: pytest.LogCaptureFixture) -> None:
+    hook = FakeHook({ID: TaskState.COMPLETED})
+    hook.news = [{ID: lines(1)}]
+    assert "seen" not in run(HorsiesTrigger(task_ids=[ID]), hook)
+    assert caplog.records == []
+
+
+def test_lines_of_a_batch_name_their_item(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    hook = FakeHook({ID: TaskState.COMPLETED, OTHER_ID: TaskState.COMPLETED})
+    hook.submissions = [submission(1, task_id=OTHER_ID), submission(0, task_id=ID)]
+    hook.news = [{OTHER_ID: lines(1), ID: lines(1)}]
+    event = run(HorsiesBatchTrigger(task_instance=INSTANCE, life=1, seen={}), hook)
+    assert event["seen"] == {OTHER_ID: [1, 1], ID: [1, 1]}
+    assert caplog.messages == [
+        "[item 1, attempt 1] line 1",
+        "[item 0, attempt 1] line 1",
+    ]
 
 
 @pytest.mark.parametrize(

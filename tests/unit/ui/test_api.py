@@ -26,6 +26,8 @@ from airflow_horsies.exceptions import (
 from airflow_horsies.links import HorsiesAttemptsLink
 from airflow_horsies.models import (
     Attempt,
+    AttemptRecord,
+    Progress,
     Submission,
     TaskFailure,
     TaskInstanceKey,
@@ -83,6 +85,8 @@ class FakeHook:
 
     submissions: Sequence[Submission] = ()
     tasks: Mapping[str, TaskView] = field(default_factory=dict)
+    records: Mapping[str, tuple[AttemptRecord, ...]] = field(default_factory=dict)
+    told_progress: Mapping[str, Progress] = field(default_factory=dict)
     error: Exception | None = None
     conn_id: str = ""
     asked: list[TaskInstanceKey] = field(default_factory=list)
@@ -113,6 +117,12 @@ class FakeHook:
     def get_tasks(self, ids: list[str]) -> dict[str, TaskView]:
         self.read.append(ids)
         return {task_id: self.tasks[task_id] for task_id in ids if task_id in self.tasks}
+
+    def attempt_records_of(self, ids: list[str]) -> dict[str, tuple[AttemptRecord, ...]]:
+        return dict(self.records)
+
+    def progress(self, ids: list[str]) -> dict[str, Progress]:
+        return dict(self.told_progress)
 
 
 class Client:
@@ -304,6 +314,19 @@ def test_a_task_is_shown_with_its_attempts_and_without_its_data(client: Client, 
     ]
     for data in ("an argument", "a result", "some"):
         assert data not in answer.text
+
+
+def test_what_workers_tell_stands_beside_the_task_also_past_its_retention(client: Client, hook: FakeHook) -> None:
+    hook.records = {
+        "1-1-0": (AttemptRecord(number=1, worker_id="w", hostname="h", pid=7, started_at=NOW, metrics={"jobs": 3}),)
+    }
+    hook.told_progress = {"1-1-0": Progress(attempt=1, done=4, total=10, stage="sort", updated_at=NOW)}
+    for tasks in (hook.tasks, {}):
+        hook.tasks = tasks
+        (shown,) = client.get(URL).json()["submissions"]
+        (record,) = shown["attempt_records"]
+        assert (record["attempt"], record["outcome"], record["metrics"]) == (1, None, {"jobs": 3})
+        assert (shown["progress"]["done"], shown["progress"]["fraction"]) == (4, 0.4)
 
 
 def test_what_a_task_says_is_masked_and_cut(client: Client, hook: FakeHook) -> None:

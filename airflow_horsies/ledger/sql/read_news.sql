@@ -1,0 +1,19 @@
+-- All followers in one statement: the next lines of each task, a bounded number, and how far each one is.
+SELECT
+    seen.horsies_task_id::text AS horsies_task_id, line.attempt, line.line_number, line.logged_at, line.level,
+    line.line, progress.attempt AS progress_attempt, progress.done, progress.total, progress.stage,
+    progress.updated_at
+FROM unnest(%(ids)s::uuid[], %(attempts)s::integer[], %(line_numbers)s::integer[])
+    AS seen (horsies_task_id, attempt, line_number)
+LEFT JOIN airflow_horsies.progress AS progress ON progress.horsies_task_id = seen.horsies_task_id
+LEFT JOIN LATERAL (
+    SELECT written.attempt, written.line_number, written.logged_at, written.level, written.line
+    FROM airflow_horsies.logs AS written
+    WHERE
+        written.horsies_task_id = seen.horsies_task_id
+        AND (written.attempt, written.line_number) > (seen.attempt, seen.line_number)
+    ORDER BY written.attempt, written.line_number
+    LIMIT %(limit)s
+) AS line ON true
+WHERE line.attempt IS NOT NULL OR progress.attempt IS NOT NULL
+ORDER BY seen.horsies_task_id, line.attempt, line.line_number

@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from airflow_horsies import task_log
+from airflow_horsies.exceptions import AccessDenied, DatabaseUnreachable, HorsiesError
+from airflow_horsies.ledger.attempts import lines_of_each
+from airflow_horsies.models import AttemptRecord, LogCursor, LogLine, Progress, TaskNews
+from airflow_horsies.task_log import TaskLog, load_seen, store_seen
+
+ONE = "0198a0de-0000-7000-8000-000000000001"
+TWO = "0198a0de-0000-7000-8000-000000000002"
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+LOGGER = logging.getLogger("the task")
+
+
+class FakeHook:
+    """A ledger of lines; ``error`` is raised instead."""
+
+    def __init__(self) -> None:
+        self.written: dict[str, list[LogLine]] = {}
+        self.records: list[dict[str, tuple[AttemptRecord, ...]]] = []
+        self.progress: Progress | None = None
+        self.reads = 0
+        self.error: HorsiesError | None = None
+
+    def write(self, task_id: str, count: int) -> None:
+        lines = self.written.setdefault(task_id, [])
+        lines += [line(len(lines) + 1 + index) for index in range(count)]
+
+    def news(self, seen: Mapping[str, LogCursor]) -> dict[str, TaskNews]:
+        self.reads += 1
+        if self.error:
+            raise self.error
+        found = {
+            task_id: [each for each in self.written.get(task_id, []) if each.cursor > cursor]
+            for task_id, cursor in seen.items()
+        }
+        return {
+            task_id: TaskNews(lines=tuple(lines[: lines_of_each(len(seen))]), progress=self.progress)
+            for task_id, lines in found.items()
+        }
+
+    def attempt_records_of(self, task_ids: Iterable[str]) -> dict[str, tuple[AttemptRecord, ...]]:
+        return self.records.pop(0)
+
+
+def line(number: int, *, attempt: int = 1, level: str = "INFO", text: str | None = None) -> LogLine:
+    return LogLine(attempt=attempt, number=number, logged_at=NOON, level=level, text=text or f"line {number}")
+
+
+def make_log(*task_ids: str, **options: Any) -> TaskLog:
+    return TaskLog(LOGGER, task_ids or (ONE,), options.pop("seen", {}), **options)
+
+
+@pytest.fixture(autouse=True)
+def every_level(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [1_000.0]
+    monkeypatch.setattr(task_log.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(task_log.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    return now
+
+
+@pytest.mark.parametrize(
+    ("level", "logged"),
+    [
+        ("DEBUG", logging.DEBUG),
+        ("INFO", logging.INFO),
+        ("warning", logging.WARNING),
+        ("ERROR", logging.ERROR),
+        ("CRITICAL", logging.CRITICAL),
+        ("STDOUT", logging.INFO),
+        ("NOTSET", logging.INFO),
+        ("", logging.INFO),
+    ],
+)
+def test_line_is_logged_once_at_its_level_with_its_attempt(
+    level: str, logged: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    shown = make_log()
+    for _ in range(2):
+        shown.show({ONE: TaskNews(lines=(line(1, attempt=2, level=level, text="50 % {done} %s"),))})
+    (record,) = caplog.records
+    assert (record.levelno, record.getMessage()) == (logged, "[attempt 2] 50 % {done} %s")
+    assert shown.seen == {ONE: LogCursor(2, 1)}
+
+
+def test_numbered_tasks_are_told_apart(caplog: pytest.LogCaptureFixture) -> None:
+    progress = Progress(attempt=1, done=4, total=10)
+    make_log(TWO, ONE, numbered=True).show({ONE: TaskNews(lines=(line(1),), progress=progress)})
+    assert caplog.messages == ["[item 1, attempt 1] line 1", "[item 1] Progress: 40 % (4 of 10)"]
+
+
+def test_progress_is_shown_when_it_changes_and_not_too_often(
+    clock: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    shown = make_log()
+    for second in range(40):
+        clock[0] = 1_000.0 + second
+        done = min(second, 25)
+        shown.show({ONE: TaskNews(progress=Progress(attempt=1, done=done, total=100, stage="stage 3 of 7"))})
+    assert caplog.messages == [f"Progress: {percent} % ({percent} of 100), stage 3 of 7" for percent in (0, 10, 20, 25)]
+
+
+def test_what_is_left_is_read_to_its_end(caplog: pytest.LogCaptureFixture) -> None:
+    hook = FakeHook()
+    hook.write(ONE, 2_500)
+    hook.write(TWO, 3)
+    shown = make_log(ONE, TWO, seen={ONE: LogCursor(1, 10)})
+    shown.finish(hook)  # type: ignore[arg-type]
+    assert shown.seen == {ONE: LogCursor(1, 2_500), TWO: LogCursor(1, 3)}
+    assert len(caplog.messages) == 2_493
+    assert hook.reads == 3
+
+
+def test_progress_that_a_killed_worker_left_behind_is_not_shown_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    hook = FakeHook()
+    hook.progress = Progress(attempt=1, done=4, total=10)
+    make_log().finish(hook)  # type: ignore[arg-type]
+    assert caplog.messages == []
+    make_log().follow(hook)  # type: ignore[arg-type]
+    assert caplog.messages == ["Progress: 40 % (4 of 10)"]
+
+
+def test_cancelled_task_has_a_moment_for_its_last_lines(clock: list[float]) -> None:
+    running = AttemptRecord(number=1, worker_id="w", hostname="h", pid=1, started_at=NOON)
+    stopped = AttemptRecord(number=1, worker_id="w", hostname="h", pid=1, started_at=NOON, finished_at=NOON)
+    hook = FakeHook()
+    hook.records = [{ONE: (stopped, running), TWO: (stopped,)}, {ONE: (running,)}, {ONE: (stopped,)}]
+    make_log(ONE, TWO).finish(hook, cancelled=[ONE, TWO])  # type: ignore[arg-type]
+    assert hook.records == []
+    hook.records = [{ONE: (running,)}] * 1_000
+    make_log(ONE).finish(hook, cancelled=[ONE])  # type: ignore[arg-type]
+    assert clock[0] - 1_000 == pytest.approx(0.5 + task_log.STOP_SECONDS)
+
+
+def test_log_that_cannot_be_read_is_told_once_and_harms_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    hook = FakeHook()
+    hook.error = AccessDenied("no SELECT for you")
+    shown = make_log()
+    for _ in range(3):
+        shown.follow(hook)  # type: ignore[arg-type]
+    assert caplog.messages == ["What the task writes is not shown: no SELECT for you"]
+    assert hook.reads == 1
+    hook.error = DatabaseUnreachable("gone")
+    make_log().finish(hook)  # type: ignore[arg-type]
+    assert caplog.messages[1:] == ["What the task wrote last is not shown: gone"]
+
+
+def test_lost_database_is_left_to_whoever_waits_on_it() -> None:
+    hook = FakeHook()
+    hook.error = DatabaseUnreachable("gone")
+    shown = make_log()
+    with pytest.raises(DatabaseUnreachable):
+        shown.follow(hook)  # type: ignore[arg-type]
+    hook.error = None
+    hook.write(ONE, 1)
+    shown.follow(hook)  # type: ignore[arg-type]
+    assert shown.seen == {ONE: LogCursor(1, 1)}
+
+
+def test_what_was_seen_survives_json() -> None:
+    seen = {ONE: LogCursor(2, 17)}
+    assert load_seen(json.loads(json.dumps(store_seen(seen)))) == seen
