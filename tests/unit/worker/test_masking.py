@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import os
+
+import pytest
+
+pytest.importorskip("horsies")
+
+from airflow_horsies.worker.masking import mask, mask_known, masked
+
+
+@pytest.fixture
+def environ(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """An environment of its own, as any secret of the real one would be masked, too."""
+    own: dict[str, str] = {}
+    monkeypatch.setattr(os, "environ", own)
+    return own
+
+
+def test_nothing_is_masked_before_a_secret_is_known() -> None:
+    assert masked("user=admin password=hunter22") == "user=admin password=hunter22"
+
+
+def test_a_secret_is_masked_wherever_it_stands() -> None:
+    assert mask("hunter22") == "hunter22"
+    assert masked("hunter22, xhunter22x\nand hunter22") == "***, x***x\nand ***"
+
+
+def test_a_secret_learned_later_is_masked_from_then_on() -> None:
+    mask("first-secret")
+    assert masked("first-secret second-secret") == "*** second-secret"
+    mask("second-secret")
+    assert masked("first-secret second-secret") == "*** ***"
+
+
+def test_a_secret_that_begins_with_another_one_goes_as_a_whole() -> None:
+    mask("abcdef")
+    mask("abcdef-and-more")
+    assert masked("abcdef-and-more abcdef") == "*** ***"
+
+
+def test_a_secret_is_text_and_no_pattern() -> None:
+    mask("a.c*(x")
+    assert masked("a.c*(x abc*(x") == "*** abc*(x"
+
+
+@pytest.mark.parametrize("value", ["", "test", None, 123456])
+def test_what_is_too_short_or_no_text_is_handed_back_and_not_masked(value: object) -> None:
+    assert mask(value) is value  # type: ignore[arg-type]
+    assert masked("this test has 123456 None") == "this test has 123456 None"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "PGPASSWORD",
+        "MYSQL_PASSWD",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_ACCESS_KEY_ID",
+        "GITHUB_TOKEN",
+        "OPENAI_API_KEY",
+        "APIKEY",
+        "SSH_PRIVATE_KEY",
+        "GCP_CREDENTIALS",
+    ],
+)
+def test_variables_with_a_telling_name_are_masked(environ: dict[str, str], name: str) -> None:
+    environ[name] = "s3cret-word"
+    mask_known({}, [])
+    assert masked("it is s3cret-word") == "it is ***"
+
+
+def test_other_variables_are_not_masked(environ: dict[str, str]) -> None:
+    environ.update(PATH="/usr/bin", HOSTNAME="worker-1", KEYBOARD="german")
+    mask_known({}, [])
+    assert masked("/usr/bin worker-1 german") == "/usr/bin worker-1 german"
+
+
+@pytest.mark.usefixtures("environ")
+def test_secrets_of_sparks_settings_are_masked() -> None:
+    conf = {
+        "spark.hadoop.fs.s3a.secret.key": "s3a-secret",
+        "spark.hadoop.fs.s3a.session.token": "s3a-session",
+        "spark.ssl.keyPassword": "key-password",
+        "spark.app.name": "flights",
+    }
+    mask_known(conf, [])
+    assert masked("s3a-secret s3a-session key-password flights") == "*** *** *** flights"
+
+
+@pytest.mark.usefixtures("environ")
+def test_passwords_of_database_urls_are_masked_as_written_and_as_meant() -> None:
+    mask_known({}, ["postgresql+psycopg://u:p%40ss%2Fword@db/x", "postgresql://direct/x", ""])
+    assert masked("p%40ss%2Fword is p@ss/word of u at db") == "*** is *** of u at db"

@@ -1,0 +1,401 @@
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+pytest.importorskip("horsies")
+
+from airflow_horsies.database import Database
+from airflow_horsies.exceptions import DatabaseUnreachable
+from airflow_horsies.ledger import schema as ledger_schema
+from airflow_horsies.wire.schema import detect_schema
+from airflow_horsies.wire.statement import Rows, Script
+from airflow_horsies.worker import reporter as reporter_module
+from airflow_horsies.worker.attempt import Assignment, RunningAttempt, StopReason
+from airflow_horsies.worker.logs import AttemptLog
+from airflow_horsies.worker.reporter import Reporter
+from tests.unit.driving import MOVED, drive
+
+SECRET = "s3cret-word"
+URL = f"postgresql+psycopg://worker:{SECRET}@db:6432/horsies"
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+Key = tuple[str, int]
+
+
+def eventually(condition: Callable[[], object], seconds: float = 10.0) -> None:
+    give_up = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < give_up, "it did not happen in time"
+        time.sleep(0.005)
+
+
+class Tables:
+    """Just enough of horsies' tables and ours to be reported to; in the place of a Session."""
+
+    def __init__(self) -> None:
+        self.retries: dict[str, int] = {}
+        self.lost: set[str] = set()
+        self.cancelled: set[str] = set()
+        self.good_until: datetime | None = None
+        self.begun: dict[Key, Mapping[str, Any]] = {}
+        self.lines: dict[Key, dict[int, str]] = {}
+        self.progress: list[Mapping[str, Any]] = []
+        self.ended: dict[Key, Mapping[str, Any]] = {}
+        self.migrated = 0
+        self.runs = 0
+        # Raised instead of running, and raised after all was written, as when a connection breaks in a commit.
+        self.down: Exception | None = None
+        self.breaking: list[Exception] = []
+        self.hanging = threading.Event()
+        self.hanging.set()
+
+    def run(self, make_script: Callable[[], Script[Any]]) -> Any:
+        self.hanging.wait(30)
+        self.runs += 1
+        if self.down is not None:
+            raise self.down
+        if make_script is ledger_schema.migrate:
+            self.migrated += 1
+            return None
+        if make_script is detect_schema:
+            return MOVED
+        outcome = drive(make_script(), self.answers).outcome
+        if self.breaking:
+            raise self.breaking.pop(0)
+        return outcome
+
+    @property
+    def answers(self) -> dict[str, Any]:
+        return {
+            "read_running_task": self._read_running_task,
+            "begin_attempt": self._begin_attempt,
+            "append_lines": self._append_lines,
+            "write_progress": lambda params: self.progress.append(params) or [],
+            "end_attempt": self._end_attempt,
+            "find_cancel_request": lambda params: [{"requested": params["horsies_task_id"] in self.cancelled}],
+        }
+
+    def texts(self, task_id: str, number: int = 1) -> list[tuple[int, str]]:
+        return sorted(self.lines.get((task_id, number), {}).items())
+
+    def _read_running_task(self, params: Mapping[str, Any]) -> Rows:
+        if params["id"] in self.lost:
+            return []
+        return [{"retry_count": self.retries.get(params["id"]), "good_until": self.good_until}]
+
+    def _begin_attempt(self, params: Mapping[str, Any]) -> Rows:
+        key = params["horsies_task_id"], params["attempt"]
+        self.begun[key] = params
+        return [{"lines": max(self.lines.get(key, {}), default=0)}]
+
+    def _append_lines(self, params: Mapping[str, Any]) -> Rows:
+        written = self.lines.setdefault((params["horsies_task_id"], params["attempt"]), {})
+        for number, text in zip(params["line_numbers"], params["lines"], strict=True):
+            written.setdefault(number, text)
+        return []
+
+    def _end_attempt(self, params: Mapping[str, Any]) -> Rows:
+        self.ended[params["horsies_task_id"], params["attempt"]] = params
+        return []
+
+
+class Worker:
+    """A reporter on its thread, what it reports to, and what it asked to stop."""
+
+    def __init__(self, tables: Tables) -> None:
+        self.tables = tables
+        self.stopped: list[tuple[str, StopReason]] = []
+        self.reporter = Reporter(URL, stop=self._stop)
+        self.attempts: list[RunningAttempt] = []
+        self.reporter.start()
+
+    def begin(self, task_id: str = "t1", *, timeout_seconds: float | None = None, **fields: Any) -> RunningAttempt:
+        attempt = RunningAttempt(Assignment(task_id, "w1", NOON, timeout_seconds), AttemptLog(100), **fields)
+        self.attempts.append(attempt)
+        self.reporter.begin(attempt)
+        return attempt
+
+    def end(self, attempt: RunningAttempt, outcome: str = "COMPLETED", *error: str) -> float:
+        """How many seconds the task had to wait for its last lines."""
+        attempt.end(outcome, *error)
+        began = time.monotonic()
+        self.reporter.end(attempt)
+        return time.monotonic() - began
+
+    def _stop(self, attempt: RunningAttempt, reason: StopReason) -> None:
+        if attempt.stop_reason is None:
+            attempt.stop_reason = reason
+            self.stopped.append((attempt.task_id, reason))
+
+
+@pytest.fixture
+def tables(monkeypatch: pytest.MonkeyPatch) -> Tables:
+    tables = Tables()
+    monkeypatch.setattr(reporter_module, "Session", lambda database: tables)
+    return tables
+
+
+@pytest.fixture
+def worker(monkeypatch: pytest.MonkeyPatch, tables: Tables) -> Iterator[Worker]:
+    monkeypatch.setattr(reporter_module, "REPORT_SECONDS", 0.02)
+    monkeypatch.setattr(reporter_module, "WATCH_SECONDS", 0.02)
+    monkeypatch.setattr(reporter_module, "RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(reporter_module, "END_SECONDS", 5.0)
+    worker = Worker(tables)
+    yield worker
+    # Its thread waits for ever once there is nothing left to tell.
+    tables.down = None
+    tables.hanging.set()
+    for attempt in worker.attempts:
+        if attempt.outcome is None:
+            worker.end(attempt)
+    eventually(lambda: not worker.reporter._unreported)
+
+
+def test_an_attempt_is_told_from_its_beginning_to_its_end(worker: Worker, tables: Tables) -> None:
+    attempt = worker.begin()
+    attempt.log.add("INFO", ["first", "second"])
+    eventually(lambda: len(tables.texts("t1")) == 2)
+    attempt.log.add("ERROR", ["last"])
+    attempt.metrics = {"jobs": 1}
+    worker.end(attempt, "FAILED", "BAD_INPUT", "day is missing")
+    assert tables.texts("t1") == [(1, "first"), (2, "second"), (3, "last")]
+    begun, ended = tables.begun["t1", 1], tables.ended["t1", 1]
+    assert (begun["worker_id"], begun["started_at"]) == ("w1", attempt.started_at)
+    assert (ended["outcome"], ended["error_code"], ended["error_message"]) == (
+        "FAILED",
+        "BAD_INPUT",
+        "day is missing",
+    )
+    assert (ended["finished_at"], ended["metrics"]) == (attempt.finished_at, '{"jobs": 1}')
+    assert attempt.reported.is_set()
+
+
+def test_the_tables_are_made_once(worker: Worker, tables: Tables) -> None:
+    for task_id in ("t1", "t2", "t3"):
+        worker.end(worker.begin(task_id))
+    assert (tables.migrated, len(tables.ended)) == (1, 3)
+
+
+def test_everything_is_written_when_the_end_returns(worker: Worker, tables: Tables) -> None:
+    for number in range(20):
+        attempt = worker.begin(f"t{number}")
+        attempt.log.add("INFO", ["line"])
+        worker.end(attempt)
+        assert tables.texts(f"t{number}") == [(1, "line")]
+        assert (f"t{number}", 1) in tables.ended
+
+
+def test_an_attempt_has_the_number_of_its_retries(worker: Worker, tables: Tables) -> None:
+    tables.retries["t1"] = 2
+    attempt = worker.begin()
+    attempt.log.add("INFO", ["line"])
+    worker.end(attempt)
+    assert attempt.number == 3
+    assert (list(tables.ended), tables.texts("t1", 3)) == ([("t1", 3)], [(1, "line")])
+
+
+def test_line_numbers_go_on_where_an_earlier_run_of_the_attempt_ended(worker: Worker, tables: Tables) -> None:
+    tables.lines["t1", 1] = {1: "of the first run", 2: "of the first run"}
+    attempt = worker.begin()
+    attempt.log.add("INFO", ["of the second run"])
+    worker.end(attempt)
+    assert tables.texts("t1") == [(1, "of the first run"), (2, "of the first run"), (3, "of the second run")]
+
+
+def test_lines_are_written_once_though_the_connection_broke_after_they_were(worker: Worker, tables: Tables) -> None:
+    attempt = worker.begin()
+    eventually(lambda: attempt.number == 1)
+    tables.breaking = [DatabaseUnreachable("gone"), DatabaseUnreachable("gone again")]
+    attempt.log.add("INFO", ["first", "second"])
+    eventually(lambda: not tables.breaking)
+    attempt.log.add("INFO", ["third"])
+    worker.end(attempt)
+    eventually(attempt.reported.is_set)
+    assert tables.texts("t1") == [(1, "first"), (2, "second"), (3, "third")]
+
+
+def test_nothing_is_lost_while_the_database_is_away(worker: Worker, tables: Tables) -> None:
+    first = worker.begin("t1")
+    first.log.add("INFO", ["before"])
+    eventually(lambda: tables.texts("t1"))
+    tables.down = DatabaseUnreachable("away")
+    first.log.add("INFO", ["meanwhile"])
+    runs = tables.runs
+    eventually(lambda: tables.runs > runs + 1)
+    worker.end(first)
+    second = worker.begin("t2")
+    second.log.add("INFO", ["of the second"])
+    worker.end(second, "FAILED", "BAD_INPUT", "boo")
+    tables.down = None
+    eventually(lambda: first.reported.is_set() and second.reported.is_set())
+    assert tables.texts("t1") == [(1, "before"), (2, "meanwhile")]
+    assert tables.texts("t2") == [(1, "of the second")]
+    assert {key: ended["outcome"] for key, ended in tables.ended.items()} == {
+        ("t1", 1): "COMPLETED",
+        ("t2", 1): "FAILED",
+    }
+
+
+def test_an_attempt_that_began_while_the_database_was_away_is_told_in_full(worker: Worker, tables: Tables) -> None:
+    tables.down = DatabaseUnreachable("away")
+    attempt = worker.begin()
+    attempt.log.add("INFO", ["line"])
+    eventually(lambda: tables.runs >= 2)
+    tables.down = None
+    eventually(lambda: tables.texts("t1"))
+    worker.end(attempt)
+    assert (tables.texts("t1"), list(tables.ended)) == ([(1, "line")], [("t1", 1)])
+
+
+def test_an_error_that_is_none_of_ours_does_not_end_the_reports(worker: Worker, tables: Tables) -> None:
+    tables.down = RuntimeError("a bug")
+    attempt = worker.begin()
+    attempt.log.add("INFO", ["line"])
+    eventually(lambda: tables.runs >= 1)
+    tables.down = None
+    eventually(lambda: tables.texts("t1"))
+
+
+def test_the_end_waits_a_bounded_time_for_a_database_that_hangs(
+    worker: Worker, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reporter_module, "END_SECONDS", 0.2)
+    attempt = worker.begin()
+    eventually(lambda: attempt.number == 1)
+    tables.hanging.clear()
+    attempt.log.add("INFO", ["line"])
+    assert 0.15 < worker.end(attempt) < 3
+    tables.hanging.set()
+    eventually(attempt.reported.is_set)
+    assert tables.texts("t1") == [(1, "line")]
+
+
+def test_the_end_does_not_wait_for_a_database_that_is_known_to_be_away(
+    worker: Worker, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reporter_module, "RETRY_SECONDS", 2.0)
+    tables.down = DatabaseUnreachable("away")
+    attempt = worker.begin()
+    eventually(lambda: tables.runs >= 1 and worker.reporter._quiet_until > 0)
+    assert worker.end(attempt) < 1
+    tables.down = None
+
+
+def test_a_database_that_is_away_is_not_asked_all_the_time(
+    worker: Worker, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reporter_module, "RETRY_SECONDS", 0.5)
+    tables.down = DatabaseUnreachable("away")
+    attempt = worker.begin()
+    for _ in range(40):
+        attempt.log.add("INFO", ["line"])
+        time.sleep(0.01)
+    assert tables.runs <= 2
+
+
+def test_progress_is_written_while_the_attempt_runs(worker: Worker, tables: Tables) -> None:
+    attempt = worker.begin()
+    attempt.progress = (1, 4, "reading")
+    eventually(lambda: tables.progress)
+    attempt.progress = (2, 4, "writing")
+    eventually(lambda: len(tables.progress) > 1)
+    written = [(row["attempt"], row["done"], row["total"], row["stage"]) for row in tables.progress]
+    assert written == [(1, 1, 4, "reading"), (1, 2, 4, "writing")]
+    assert all(row["horsies_task_id"] == "t1" for row in tables.progress)
+
+
+def test_lines_in_buffers_are_asked_for_before_each_report(tables: Tables) -> None:
+    buffered = ["line"]
+    attempt = RunningAttempt(Assignment("t1", "w1", NOON, None), AttemptLog(10))
+
+    def flush() -> None:
+        while buffered:
+            attempt.log.add("INFO", [buffered.pop()])
+
+    reporter = Reporter(URL, stop=pytest.fail, before_report=flush)
+    reporter.start()
+    reporter.begin(attempt)
+    eventually(lambda: tables.texts("t1") == [(1, "line")])
+    attempt.end("COMPLETED")
+    reporter.end(attempt)
+
+
+def test_an_attempt_is_stopped_when_that_is_asked_for(worker: Worker, tables: Tables) -> None:
+    attempt = worker.begin()
+    eventually(lambda: attempt.number == 1)
+    assert worker.stopped == []
+    tables.cancelled.add("t1")
+    eventually(lambda: worker.stopped)
+    assert worker.stopped == [("t1", StopReason.CANCELLED)]
+
+
+def test_an_attempt_is_stopped_when_horsies_has_taken_it_away(worker: Worker, tables: Tables) -> None:
+    attempt = worker.begin()
+    eventually(lambda: attempt.number == 1)
+    tables.lost.add("t1")
+    eventually(lambda: worker.stopped)
+    assert worker.stopped == [("t1", StopReason.CLAIM_LOST)]
+
+
+def test_an_attempt_that_was_taken_away_before_it_was_told_is_stopped_and_leaves_nothing(
+    worker: Worker, tables: Tables
+) -> None:
+    tables.lost.add("t1")
+    attempt = worker.begin()
+    attempt.log.add("INFO", ["line"])
+    eventually(lambda: worker.stopped)
+    worker.end(attempt, "CANCELLED")
+    assert attempt.reported.is_set()
+    assert worker.stopped == [("t1", StopReason.CLAIM_LOST)]
+    assert (tables.lines, tables.ended) == ({}, {})
+    worker.end(worker.begin("t2"))
+    assert list(tables.ended) == [("t2", 1)]
+
+
+def test_an_attempt_is_stopped_when_its_time_is_up_also_while_the_database_is_away(
+    worker: Worker, tables: Tables
+) -> None:
+    tables.down = DatabaseUnreachable("away")
+    attempt = worker.begin(timeout_seconds=60)
+    attempt.started -= 59
+    eventually(lambda: worker.stopped)
+    assert worker.stopped == [("t1", StopReason.TIMED_OUT)]
+
+
+def test_an_attempt_is_stopped_when_its_good_until_has_passed(worker: Worker, tables: Tables) -> None:
+    tables.good_until = NOON
+    worker.begin(stops_at_good_until=True)
+    eventually(lambda: worker.stopped)
+    assert worker.stopped == [("t1", StopReason.GOOD_UNTIL_PASSED)]
+
+
+def test_the_database_is_reached_as_horsies_url_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Database] = []
+    monkeypatch.setattr(reporter_module, "Session", seen.append)
+    Reporter(f"postgresql+psycopg://worker:{SECRET}%40x@db:6432/horsies?sslmode=require", stop=pytest.fail)
+    (database,) = seen
+    args = database.connect_args
+    assert {name: args[name] for name in ("host", "port", "user", "password", "dbname", "sslmode")} == {
+        "host": "db",
+        "port": "6432",
+        "user": "worker",
+        "password": f"{SECRET}@x",
+        "dbname": "horsies",
+        "sslmode": "require",
+    }
+    assert args["prepare_threshold"] is None
+    assert SECRET not in repr(database)
+
+
+def test_a_timeout_in_the_url_wins_over_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Database] = []
+    monkeypatch.setattr(reporter_module, "Session", seen.append)
+    Reporter("postgresql+psycopg://db/horsies?connect_timeout=3", stop=pytest.fail)
+    Reporter("postgresql+psycopg://db/horsies", stop=pytest.fail)
+    assert [str(database.connect_args["connect_timeout"]) for database in seen] == ["3", "10"]

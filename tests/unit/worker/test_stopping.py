@@ -1,0 +1,247 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("horsies")
+
+import airflow_horsies
+from airflow_horsies.worker import stopping
+from airflow_horsies.worker.attempt import Assignment, RunningAttempt, StopReason
+from airflow_horsies.worker.logs import AttemptLog
+from airflow_horsies.worker.stopping import STOP_SIGNAL, Stopper, TaskStopped
+
+SOON_SECONDS = 5.0
+
+
+def attempt(task_id: str = "t1") -> RunningAttempt:
+    return RunningAttempt(Assignment(task_id, "w1", None, None), AttemptLog(10))
+
+
+@pytest.fixture
+def stopper(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stopper]:
+    """One that never gets as far as to kill this process."""
+    monkeypatch.setattr(stopping, "KILL_AFTER_SECONDS", 600.0)
+    monkeypatch.setattr(stopping, "PYTHON_AFTER_SECONDS", 0.3)
+    monkeypatch.setattr(stopping, "REPEAT_SECONDS", 0.05)
+    before = signal.getsignal(STOP_SIGNAL)
+    stopper = Stopper()
+    stopper.install()
+    try:
+        yield stopper
+    finally:
+        signal.signal(STOP_SIGNAL, before)
+
+
+class Stop:
+    """Stops an attempt a moment from now, on a thread of its own as the reporter does."""
+
+    def __init__(
+        self, stopper: Stopper, attempt: RunningAttempt, interrupt_spark: Callable[[], None] | None = None
+    ) -> None:
+        self._stopper, self._attempt, self._interrupt_spark = stopper, attempt, interrupt_spark
+        self._thread = threading.Thread(target=self._stop, daemon=True)
+        self.killed = False
+
+    def _stop(self) -> None:
+        time.sleep(0.1)
+        self._attempt.stop_reason = StopReason.CANCELLED
+        self._stopper.bring_to_stop(self._attempt, self._interrupt_spark, self._kill)
+
+    def _kill(self) -> None:
+        self.killed = True
+
+    def __enter__(self) -> Stop:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._thread.join(SOON_SECONDS)
+        assert not self._thread.is_alive(), "it goes on stopping what has stopped"
+        assert not self.killed
+
+
+def loop() -> None:
+    number = 0
+    while True:
+        number += 1
+
+
+def sleep() -> None:
+    time.sleep(60)
+
+
+def wait_for_a_lock() -> None:
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire(timeout=60)
+
+
+def catch_exceptions() -> None:
+    while True:
+        with suppress(Exception):
+            time.sleep(60)
+
+
+def catch_the_first_interrupt() -> None:
+    with suppress(KeyboardInterrupt):
+        time.sleep(60)
+    time.sleep(60)
+
+
+@pytest.mark.parametrize("body", [loop, sleep, wait_for_a_lock, catch_exceptions, catch_the_first_interrupt])
+def test_running_code_is_stopped_within_moments(stopper: Stopper, body: Callable[[], None]) -> None:
+    running = attempt()
+    began = time.monotonic()
+    with Stop(stopper, running), pytest.raises(TaskStopped), stopper.armed(running):
+        body()
+    assert time.monotonic() - began < SOON_SECONDS
+
+
+def test_code_can_clean_up_when_it_is_stopped(stopper: Stopper) -> None:
+    running = attempt()
+    cleaned: list[str] = []
+    with Stop(stopper, running), pytest.raises(TaskStopped), stopper.armed(running):
+        try:
+            time.sleep(60)
+        finally:
+            cleaned.append("up")
+    assert cleaned == ["up"]
+
+
+def test_a_stop_passes_what_catches_exceptions_only() -> None:
+    assert issubclass(TaskStopped, KeyboardInterrupt)
+    assert not issubclass(TaskStopped, Exception)
+
+
+def test_nothing_is_raised_while_no_attempt_runs(stopper: Stopper) -> None:
+    running = attempt()
+    os.kill(os.getpid(), STOP_SIGNAL)
+    with stopper.armed(running):
+        pass
+    running.stop_reason = StopReason.CANCELLED
+    os.kill(os.getpid(), STOP_SIGNAL)
+    time.sleep(0.01)
+
+
+def test_nothing_is_raised_in_an_attempt_that_need_not_stop(stopper: Stopper) -> None:
+    with stopper.armed(attempt()):
+        os.kill(os.getpid(), STOP_SIGNAL)
+        time.sleep(0.01)
+
+
+def test_an_attempt_that_was_stopped_before_it_began_does_not_begin(stopper: Stopper) -> None:
+    running = attempt()
+    running.stop_reason = StopReason.CANCELLED
+    stopper.bring_to_stop(running, None, pytest.fail)
+    with pytest.raises(TaskStopped), stopper.armed(running):
+        pytest.fail("it ran")
+    os.kill(os.getpid(), STOP_SIGNAL)
+    time.sleep(0.01)
+
+
+def test_the_next_attempt_is_not_stopped_for_the_last_one(stopper: Stopper) -> None:
+    first, second = attempt("first"), attempt("second")
+    with Stop(stopper, first), pytest.raises(TaskStopped), stopper.armed(first):
+        time.sleep(60)
+    with stopper.armed(second):
+        stopper.bring_to_stop(first, None, pytest.fail)
+        time.sleep(0.1)
+
+
+def test_spark_is_interrupted_first_and_python_only_where_that_did_not_help(stopper: Stopper) -> None:
+    running = attempt()
+    interrupted = threading.Event()
+    with Stop(stopper, running, interrupted.set), stopper.armed(running):
+        # As a job that was cancelled: it returns by itself, before Python is interrupted.
+        assert interrupted.wait(SOON_SECONDS)
+
+
+def test_python_is_interrupted_where_interrupting_spark_did_not_help(stopper: Stopper) -> None:
+    running = attempt()
+    times: list[float] = []
+    with (
+        Stop(stopper, running, lambda: times.append(time.monotonic())),
+        pytest.raises(TaskStopped),
+        stopper.armed(running),
+    ):
+        time.sleep(60)
+    assert time.monotonic() - times[0] >= stopping.PYTHON_AFTER_SECONDS - 0.05
+    assert len(times) > 1
+
+
+def test_a_spark_that_hangs_is_asked_once_and_not_waited_for(stopper: Stopper) -> None:
+    running = attempt()
+    asked: list[int] = []
+    released = threading.Event()
+
+    def hang() -> None:
+        asked.append(1)
+        released.wait(60)
+
+    try:
+        with Stop(stopper, running, hang), pytest.raises(TaskStopped), stopper.armed(running):
+            time.sleep(60)
+    finally:
+        released.set()
+    assert asked == [1]
+
+
+def test_a_spark_that_cannot_be_interrupted_does_no_harm(stopper: Stopper) -> None:
+    running = attempt()
+
+    def refuse() -> None:
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    with Stop(stopper, running, refuse), pytest.raises(TaskStopped), stopper.armed(running):
+        time.sleep(60)
+
+
+STUBBORN = """
+import sys, threading, time
+from airflow_horsies.worker import stopping
+from airflow_horsies.worker.attempt import Assignment, RunningAttempt, StopReason
+from airflow_horsies.worker.logs import AttemptLog
+
+stopping.KILL_AFTER_SECONDS = 0.5
+stopper = stopping.Stopper()
+stopper.install()
+attempt = RunningAttempt(Assignment("t1", "w1", None, None), AttemptLog(10))
+
+def stop():
+    attempt.stop_reason = StopReason.CANCELLED
+    stopper.bring_to_stop(attempt, None, lambda: print("before the kill", flush=True))
+
+threading.Timer(0.2, stop).start()
+with stopper.armed(attempt):
+    while True:
+        try:
+            time.sleep(60)
+        except KeyboardInterrupt:
+            print("no", flush=True)
+"""
+
+
+def test_what_cannot_be_stopped_is_killed_with_its_process_once_that_is_told() -> None:
+    ran: Any = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(STUBBORN)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": str(Path(airflow_horsies.__file__).parents[1])},
+    )
+    assert ran.returncode == -signal.SIGKILL, ran.stderr
+    said = ran.stdout.split("\n")
+    assert said[0] == "no"
+    assert said.count("before the kill") == 1
