@@ -10,10 +10,8 @@ SPARK_DEFAULTS = {"--processes": "1", "--max-tasks-per-child": "1000000"}
 
 
 def with_defaults(arguments: Sequence[str]) -> list[str]:
-    """The arguments, and our defaults for those that are not among them."""
-    given = {argument.partition("=")[0] for argument in arguments}
-    missing = [part for name, value in SPARK_DEFAULTS.items() if name not in given for part in (name, value)]
-    return ["worker", *arguments, *missing]
+    """The arguments behind our defaults, as the last one given counts."""
+    return ["worker", *(part for default in SPARK_DEFAULTS.items() for part in default), *arguments]
 
 
 def main() -> None:

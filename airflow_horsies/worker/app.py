@@ -13,7 +13,7 @@ from pydantic import SecretStr
 
 from airflow_horsies.worker.child import start_child
 from airflow_horsies.worker.settings import Queue, WorkerSettings
-from airflow_horsies.worker.tasks import uses_spark
+from airflow_horsies.worker.tasks import let_tasks_know, uses_spark
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ def horsies_app(
     database_url: str | None = None,
     *,
     direct_database_url: str | None = None,
-    queues: Sequence[str | Queue] | None = None,
+    queues: str | Sequence[str | Queue] | None = None,
     dead_after: timedelta | None = None,
     spark_master: str | None = None,
     spark_conf: Mapping[str, Any] | None = None,
@@ -64,8 +64,7 @@ def horsies_app(
         spark_conf=spark_conf,
     )
     app = Horsies(AppConfig(**{**_config_of(settings), **config}))
-    # Read by the task decorators.
-    app.airflow_horsies_result_bytes = settings.result_bytes  # type: ignore[attr-defined]
+    let_tasks_know(app, settings)
 
     @app.on_child_process_start
     def start_airflow_horsies_child() -> None:

@@ -11,7 +11,7 @@ from enum import StrEnum
 from types import FrameType
 from typing import Any
 
-from airflow_horsies.models import Progress
+from airflow_horsies.models import LogLine, Progress
 from airflow_horsies.worker.logs import AttemptLog
 
 # A task that is stopped this long before horsies would kill its process leaves the warm session alive.
@@ -51,6 +51,7 @@ class RunningAttempt:
     number: int | None = None
     good_until: datetime | None = None
     lines_written: int = 0
+    unwritten: list[LogLine] = field(default_factory=list)
     progress: tuple[int, int | None, str | None] | None = None
     tells_own_progress: bool = False
     stop_reason: StopReason | None = None
@@ -83,7 +84,8 @@ class RunningAttempt:
         return None
 
     def end(self, outcome: str, error_code: str | None = None, error_message: str | None = None) -> None:
-        self.log.close()
+        if self.outcome is None:
+            self.log.close()
         self.finished_at = datetime.now(UTC)
         self.error_code = error_code
         self.error_message = error_message

@@ -14,9 +14,9 @@ from horsies import TaskError, TaskResult
 from horsies.core.models.tasks import OperationalErrorCode, OutcomeCode
 
 from airflow_horsies.worker.attempt import Assignment, RunningAttempt, StopReason, find_assignment
-from airflow_horsies.worker.errors import Failure, TaskFault, describe
+from airflow_horsies.worker.errors import Failure, TaskFault, describe, is_unfit_to_keep, short
 from airflow_horsies.worker.logs import AttemptLog, Capture
-from airflow_horsies.worker.masking import mask_known, masked
+from airflow_horsies.worker.masking import mask_known
 from airflow_horsies.worker.parent_death import die_with_parent
 from airflow_horsies.worker.reporter import Reporter
 from airflow_horsies.worker.settings import WorkerSettings
@@ -50,7 +50,8 @@ class Child:
         parent = multiprocessing.parent_process()
         if parent is not None and parent.pid is not None:
             die_with_parent(parent.pid)
-        mask_known(self._settings.spark.conf, [self._settings.database_url, self._settings.direct_database_url or ""])
+        urls = [self._settings.database_url, self._settings.direct_database_url or "", self._settings.spark.master]
+        mask_known(self._settings.spark.conf, urls)
         self._capture.install()
         self._stopper.install()
         self._reporter.start()
@@ -74,28 +75,34 @@ class Child:
         error: BaseException | None = None
         spark = self._spark if with_spark else None
         try:
-            with self._stopper.armed(attempt):
-                value = body(spark.open_session(assignment.task_id) if spark else None)
-        except BaseException as raised:
-            error = raised
-        if error is not None and attempt.stop_reason is not None:
-            attempt.log.add_place(error)
-        elif error is not None and not isinstance(error, TaskFault):
-            attempt.log.add_exception(error)
-        failure = None if error is None else describe(error)
-        if spark is not None:
-            failure = self._leave_spark(spark, attempt, failure)
-        self._capture.end_lines()
-        self._current = None
-        try:
+            try:
+                with self._stopper.armed(attempt):
+                    value = body(spark.open_session(assignment.task_id) if spark else None)
+            except BaseException as raised:
+                error = raised
+                self._log_error(attempt, raised)
+            failure = None if error is None else describe(error)
+            if spark is not None:
+                failure = self._leave_spark(spark, attempt, failure)
+            self._capture.end_lines()
             return self._end(attempt, value, error, failure)
         finally:
+            if attempt.outcome is None:
+                attempt.end("FAILED")
+            self._current = None
             self._reporter.end(attempt)
+
+    def _log_error(self, attempt: RunningAttempt, error: BaseException) -> None:
+        self._capture.end_lines()
+        if attempt.stop_reason is not None:
+            attempt.log.add_place(error)
+        elif not isinstance(error, TaskFault):
+            attempt.log.add_exception(error)
 
     def _leave_spark(self, spark: Spark, attempt: RunningAttempt, failure: Failure | None) -> Failure | None:
         try:
             if failure is not None and spark.is_lost:
-                failure = Failure("SPARK_SESSION_LOST", spark.how_it_was_lost() or failure.message)
+                failure = spark.how_it_was_lost(failure)
             attempt.metrics = spark.metrics(attempt.task_id)
             spark.close_session()
         except Exception:
@@ -126,7 +133,7 @@ class Child:
         attempt.end("FAILED", failure.code or OperationalErrorCode.UNHANDLED_EXCEPTION.value, failure.message)
         if failure.code is not None:
             return _failed(failure.code, failure.message)
-        if masked(str(error)) != str(error):
+        if is_unfit_to_keep(error):
             return _failed(OperationalErrorCode.UNHANDLED_EXCEPTION, failure.message)
         # The app's and the task's own exception_mapper have a say in what it is called.
         raise error
@@ -146,9 +153,9 @@ class Child:
     def _before_report(self) -> None:
         self._capture.flush()
         attempt = self._current
-        if attempt is not None and self._spark is not None and not attempt.tells_own_progress:
+        if attempt is not None and self._spark is not None:
             progress = self._spark.poll_progress()
-            if progress is not None:
+            if progress is not None and not attempt.tells_own_progress:
                 attempt.progress = progress
 
     def _stop(self, attempt: RunningAttempt, reason: StopReason) -> None:
@@ -206,7 +213,7 @@ def progress(done: int, total: int | None = None, text: str | None = None) -> No
     attempt = None if _child is None else _child.current
     if attempt is not None:
         attempt.tells_own_progress = True
-        attempt.progress = (int(done), None if total is None else int(total), None if text is None else masked(text))
+        attempt.progress = (int(done), None if total is None else int(total), None if text is None else short(text))
 
 
 def _session_of_caller() -> Any:

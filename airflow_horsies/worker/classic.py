@@ -9,14 +9,18 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotDone
 from typing import Any
 
-from airflow_horsies.worker.errors import SparkLost, first_line
+from airflow_horsies.worker.errors import MORE_MEMORY, Failure, SparkLost, first_line
 from airflow_horsies.worker.jvm import Jvm, JvmError, OnLine, remove_folders_of_the_dead
 from airflow_horsies.worker.settings import SparkSettings
 from airflow_horsies.worker.spark_status import SparkStatus
 
 log = logging.getLogger(__name__)
 
+APP_NAME = "airflow-horsies"
 PING_SECONDS = 5.0
+LAST_BREATH_SECONDS = 2.0
+# Spark ends itself with it when a thread has met an OutOfMemoryError.
+OUT_OF_MEMORY_EXIT_CODE = 52
 
 
 class ClassicSpark:
@@ -44,11 +48,7 @@ class ClassicSpark:
     def start(self) -> Future[Any]:
         """Begin to start Spark; on the main thread, and without waiting."""
         remove_folders_of_the_dead()
-        conf = {
-            **self._settings.full_conf(),
-            "spark.master": self._settings.master,
-            "spark.app.name": self._settings.app_name,
-        }
+        conf = {"spark.app.name": APP_NAME, **self._settings.full_conf(), "spark.master": self._settings.master}
         jvm = self._jvm = Jvm(conf, self._on_line)
         jvm.launch()
         self._ready = self._thread.submit(self._connect, jvm)
@@ -145,10 +145,14 @@ class ClassicSpark:
     def is_lost(self) -> bool:
         return self._session is not None and (not self._is_alive() or self._root.sparkContext._jsc is None)
 
-    def how_it_was_lost(self) -> str | None:
-        if self._jvm is None or self._jvm.is_running:
-            return "the task has stopped Spark"
-        return "Spark's JVM ended while the task ran"
+    def how_it_was_lost(self, failure: Failure) -> Failure:
+        exit_code = None if self._jvm is None else self._jvm.exit_code(LAST_BREATH_SECONDS)
+        if exit_code is None:
+            # Stopped from within; what the author has raised since is the author's own.
+            return failure if failure.code is None else Failure("SPARK_SESSION_LOST", "The task has stopped Spark")
+        if exit_code == OUT_OF_MEMORY_EXIT_CODE:
+            return Failure("SPARK_OUT_OF_MEMORY", f"Spark ran out of memory, and its JVM ended. {MORE_MEMORY}")
+        return Failure("SPARK_SESSION_LOST", f"Spark's JVM ended while the task ran (exit code {exit_code})")
 
     # -- inside --------------------------------------------------------------------------------------------------
 
@@ -157,8 +161,7 @@ class ClassicSpark:
         from pyspark.sql import SparkSession
 
         SparkContext._ensure_initialized(gateway=jvm.gateway(self._settings.start_seconds))
-        conf = SparkConf().setMaster(self._settings.master).setAppName(self._settings.app_name)
-        root = SparkSession.builder.config(conf=conf).getOrCreate()
+        root = SparkSession.builder.config(conf=SparkConf()).getOrCreate()
         # The first job loads classes and, on a cluster, executors.
         root.range(2).selectExpr("sum(id)").collect()
         self._status = SparkStatus(root.sparkContext)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import atexit
 import logging
-import os
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from airflow_horsies.worker.errors import SparkLost, first_line
+from airflow_horsies.worker.errors import Failure, SparkLost, first_line
 from airflow_horsies.worker.settings import SparkSettings
 
 log = logging.getLogger(__name__)
@@ -30,8 +29,6 @@ class ConnectSpark:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="horsies-spark")
 
     def start(self) -> Future[None]:
-        # Lets SparkSession.builder.getOrCreate() of a task find the server, too.
-        os.environ["SPARK_REMOTE"] = self._settings.master
         return self._thread.submit(self._warm_up)
 
     def open_session(self, task_id: str) -> Any:
@@ -43,7 +40,7 @@ class ConnectSpark:
             # Settings that only a JVM takes at its start are refused; the version is what comes back first.
             session.version  # noqa: B018
         except Exception as error:
-            raise SparkLost(f"{self._settings.master} does not answer: {first_line(error)}") from error
+            raise SparkLost(f"{self._settings.address} does not answer: {first_line(error)}") from error
         self._session = session
         for name, value in self._settings.conf.items():
             session.conf.set(name, value)
@@ -87,12 +84,12 @@ class ConnectSpark:
         try:
             session.version  # noqa: B018
         except Exception as error:
-            self._lost = f"{self._settings.master} no longer answers: {first_line(error)}"
+            self._lost = f"{self._settings.address} no longer answers: {first_line(error)}"
             return True
         return False
 
-    def how_it_was_lost(self) -> str | None:
-        return self._lost
+    def how_it_was_lost(self, failure: Failure) -> Failure:
+        return Failure("SPARK_SESSION_LOST", self._lost or failure.message)
 
     def restart(self) -> None:
         session, self._session = self._session, None
@@ -110,7 +107,7 @@ class ConnectSpark:
             session.range(2).selectExpr("sum(id)").collect()
             self._release(session)
         except Exception as error:
-            log.warning("Spark Connect at %s does not answer yet: %s", self._settings.master, first_line(error))
+            log.warning("Spark Connect at %s does not answer yet: %s", self._settings.address, first_line(error))
 
     def _connect(self) -> Any:
         from pyspark.sql import SparkSession

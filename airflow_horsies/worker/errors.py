@@ -6,9 +6,13 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from airflow_horsies.worker.masking import masked
+from airflow_horsies.worker.masking import masked, presentable
 
 MAX_MESSAGE_CHARS = 600
+MORE_MEMORY = (
+    "Give it more (spark.driver.memory, spark.executor.memory) or each task less (more partitions, no collect() of a "
+    "large result)."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,27 +71,31 @@ class Failure:
 def describe(error: BaseException) -> Failure:
     """The code and the root cause; no code where the exception is the author's own."""
     if isinstance(error, TaskFault):
-        return Failure(error.code, _short(str(error)))
+        return Failure(error.code, short(_said(error)))
     if not _is_of_spark(error):
-        return Failure(None, _short(f"{type(error).__name__}: {error}"))
+        return Failure(None, short(f"{type(error).__name__}: {_said(error)}"))
     text = _full_text(error)
+    known = _code_by_class(error) or ("PYTHON_UDF_ERROR" if PYTHON_TRACE.search(text) else None)
+    if known == "PYTHON_UDF_ERROR":
+        return Failure(known, short(_python_cause(text)))
+    if known is not None:
+        return Failure(known, short(_root_cause(text)))
     for code, pattern, message in SIGNS:
         found = pattern.search(text)
         if found:
-            return Failure(code, _short(message.format(found[0], cause=_root_cause(text))))
-    return Failure(_code_by_class(error), _short(_message(error, text)))
+            return Failure(code, short(message.format(found[0], cause=_root_cause(text))))
+    return Failure("SPARK_JOB_FAILED", short(_root_cause(text)))
 
 
-# What is looked for in what Spark says, the most telling first; {0} is what was found.
+# What is looked for in what Spark says where the class of an exception says nothing, the most telling first.
 SIGNS: tuple[tuple[str, re.Pattern[str], str], ...] = (
     (
         "SPARK_OUT_OF_MEMORY",
         re.compile(
-            r"java\.lang\.OutOfMemoryError: [^\n]*|UNABLE_TO_ACQUIRE_MEMORY|exit code 52|exitCode=52|exit code 137"
-            r"|OOMKilled|killed by YARN for exceeding|spark\.driver\.maxResultSize"
+            r"java\.lang\.OutOfMemoryError[^\n]*|UNABLE_TO_ACQUIRE_MEMORY|exit code 52|possible container OOM|OOMKilled"
+            r"|killed by YARN for exceeding[^\n]*|bigger than spark\.driver\.maxResultSize[^\n]*"
         ),
-        "Spark ran out of memory ({0}). Give it more (spark.driver.memory, spark.executor.memory) or each task less "
-        "(more partitions, no collect() of a large result). {cause}",
+        "Spark ran out of memory ({0}). " + MORE_MEMORY + " {cause}",
     ),
     (
         "PYTHON_WORKER_LOST",
@@ -105,9 +113,9 @@ SIGNS: tuple[tuple[str, re.Pattern[str], str], ...] = (
     (
         "SPARK_SESSION_LOST",
         re.compile(
-            r"stopped SparkContext|SparkContext was shut down|SparkContext has been shutdown"
-            r"|Py4JNetworkError[^\n]*|Error while (?:sending|receiving)[^\n]*|Answer from Java side is empty"
-            r"|StatusCode\.UNAVAILABLE[^\n]*|Connection refused|INVALID_HANDLE\.SESSION_[A-Z]+|NO_ACTIVE_SESSION"
+            r"stopped SparkContext|SparkContext was shut down|SparkContext has been shutdown|Py4JNetworkError[^\n]*"
+            r"|Answer from Java side is empty|StatusCode\.UNAVAILABLE[^\n]*|INVALID_HANDLE\.SESSION_[A-Z]+"
+            r"|NO_ACTIVE_SESSION|ConnectionRefusedError[^\n]*"
         ),
         "Spark went away while the task ran. {0}",
     ),
@@ -128,65 +136,58 @@ TASK_FAILURE = re.compile(r"most recent failure: Lost task [^\n]*?\): (?P<cause>
 JAVA_FRAME = re.compile(r"^\s+(?:at |\.\.\. \d+ more)")
 JAVA_CLASS = re.compile(r"^(?:[a-z_]\w*\.)+(?=[A-Z])")
 PYTHON_FRAME = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)', re.MULTILINE)
-PYTHON_ERROR = re.compile(r"^(?P<error>[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning)\b.*)$", re.MULTILINE)
+PYTHON_TRACE = re.compile(r"PythonException: (?:An exception was thrown|Traceback)")
+# Spark Connect sends the server's trace along.
+CONNECT_TRACE = "JVM stacktrace:"
 CAUSED_BY = re.compile(r"^Caused by: (.+)$", re.MULTILINE)
+NOT_TO_BE_HAD = "while it was asked what it says"
 CALLED = re.compile(r"^An error occurred while calling \S+\.?$")
 
 
 def _is_of_spark(error: BaseException) -> bool:
-    return any(
-        kind.__module__.startswith(("pyspark.", "py4j.", "grpc"))
-        for each in _chain(error)
-        for kind in type(each).__mro__
-    )
+    kinds = (kind for each in _chain(error) for kind in type(each).__mro__)
+    return any(kind.__module__.startswith(("pyspark.", "py4j.")) for kind in kinds)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
+    """An exception and those it was raised from; what it only came in the midst of is not its cause."""
     seen: set[int] = set()
     step: BaseException | None = error
     while step is not None and id(step) not in seen:
         seen.add(id(step))
         yield step
-        step = step.__cause__ or (None if step.__suppress_context__ else step.__context__)
+        # py4j's own error is lost in the midst of those of the broken connection.
+        context = step.__context__ if isinstance(step, OSError | EOFError) else None
+        step = step.__cause__ or context
 
 
 def _full_text(error: BaseException) -> str:
-    """What it says, and what Java says behind it."""
-    parts = [f"{type(each).__name__}: {str(each).strip()}" for each in _chain(error)]
-    trace = getattr(error, "getStackTrace", None)
-    if callable(trace):
-        try:
-            parts.append(str(trace() or ""))
-        except Exception:
-            # A JVM that is gone cannot be asked.
-            parts.append("")
-    return "\n".join(parts)
+    return "\n".join(f"{type(each).__name__}: {_said(each)}" for each in _chain(error))
 
 
-def _code_by_class(error: BaseException) -> str:
-    for kind in type(error).__mro__:
-        code = CODES_BY_CLASS.get(kind.__name__)
-        if code is not None:
-            return code
-    return "SPARK_JOB_FAILED"
+def _said(error: BaseException) -> str:
+    try:
+        return str(error).strip()
+    except Exception as broken:
+        # Spark's exceptions ask the JVM what to say, and it may be gone.
+        return f"{type(broken).__name__} {NOT_TO_BE_HAD}"
 
 
-def _message(error: BaseException, text: str) -> str:
-    if _code_by_class(error) == "PYTHON_UDF_ERROR":
-        return _python_cause(str(error)) or _root_cause(text)
-    return _root_cause(text)
+def _code_by_class(error: BaseException) -> str | None:
+    return next(
+        (CODES_BY_CLASS[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in CODES_BY_CLASS), None
+    )
 
 
-def _python_cause(text: str) -> str | None:
+def _python_cause(text: str) -> str:
     """``ValueError: no such day, in parse (tasks.py, line 12)``"""
-    errors = PYTHON_ERROR.findall(text)
     frames = list(PYTHON_FRAME.finditer(text))
-    if not errors:
-        return None
+    behind = text[frames[-1].end() :].partition("\n")[2] if frames else text.partition("\n")[2]
+    said = [line for line in behind.splitlines() if line and not line[0].isspace()]
     if not frames:
-        return str(errors[-1])
-    last = frames[-1]
-    return f"{errors[-1]}, in {last['function']} ({last['file'].rpartition('/')[2]}, line {last['line']})"
+        return said[-1] if said else _root_cause(text)
+    last, error = frames[-1], said[0] if said else "an exception"
+    return f"{error}, in {last['function']} ({last['file'].rpartition('/')[2]}, line {last['line']})"
 
 
 def _root_cause(text: str) -> str:
@@ -200,17 +201,24 @@ def _root_cause(text: str) -> str:
 
 
 def _first_said(text: str) -> str:
-    for line in text.splitlines():
+    for line in text.partition(CONNECT_TRACE)[0].splitlines():
         said = line.partition(": ")[2].strip() if line.startswith(("Py4JJavaError", "SparkException")) else line.strip()
         if said and not JAVA_FRAME.match(line) and not CALLED.match(said):
             return JAVA_CLASS.sub("", said.removeprefix(": "))
     return "no reason was given"
 
 
+def is_unfit_to_keep(error: BaseException) -> bool:
+    """Whether its text holds a secret, or something Postgres cannot hold, or cannot be had at all."""
+    said = _said(error)
+    return presentable(said) != said or said.endswith(NOT_TO_BE_HAD)
+
+
 def first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return masked((_said(error).splitlines() or [type(error).__name__])[0])
 
 
-def _short(text: str) -> str:
-    text = masked(re.sub(r"\s+", " ", text).strip())
+def short(text: str) -> str:
+    """A line or two, fit to be kept and shown."""
+    text = presentable(re.sub(r"\s+", " ", text).strip())
     return text if len(text) <= MAX_MESSAGE_CHARS else f"{text[:MAX_MESSAGE_CHARS]}…"

@@ -83,6 +83,13 @@ class Jvm:
     def pid(self) -> int | None:
         return None if self._process is None else self._process.pid
 
+    def exit_code(self, timeout_seconds: float) -> int | None:
+        """Waits a moment for a JVM that may be about to end."""
+        if self._process is not None:
+            with suppress(subprocess.TimeoutExpired):
+                return self._process.wait(timeout_seconds)
+        return None
+
     @property
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
@@ -157,8 +164,10 @@ def remove_folders_of_the_dead() -> None:
     """A child that was killed could not remove its folder."""
     for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
         pid = folder.name.removeprefix(FOLDER_PREFIX).partition("-")[0]
-        if pid.isdigit() and folder.owner() == Path.home().owner() and not Path(f"/proc/{pid}").exists():
-            shutil.rmtree(folder, ignore_errors=True)
+        with suppress(FileNotFoundError):
+            is_ours = folder.stat().st_uid == os.getuid()
+            if pid.isdigit() and is_ours and not Path(f"/proc/{pid}").exists():
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _escaped(value: str) -> str:

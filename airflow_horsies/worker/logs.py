@@ -17,9 +17,10 @@ from datetime import UTC, datetime
 from typing import BinaryIO, TextIO
 
 from airflow_horsies.models import LogLine
-from airflow_horsies.worker.masking import masked
+from airflow_horsies.worker.masking import presentable
 
 MAX_LINE_CHARS = 4_000
+MAX_LINE_BYTES = 100_000
 CHUNK_BYTES = 32_768
 
 Sink = Callable[[], "AttemptLog | None"]
@@ -42,10 +43,10 @@ class AttemptLog:
     def add(self, level: str, lines: list[str], at: datetime | None = None) -> None:
         with self._lock:
             kept = lines[: max(self._max_lines - self.count, 0)]
-            self._drop(len(lines) - len(kept))
             self.count += len(kept)
             if kept:
                 self._chunks.append((at or datetime.now(UTC), level, kept))
+            self._drop(len(lines) - len(kept))
 
     def say(self, level: str, text: str) -> None:
         """A line of our own, which is kept even where the task has written all it may."""
@@ -57,7 +58,11 @@ class AttemptLog:
             self._drop(lines)
 
     def add_exception(self, error: BaseException) -> None:
-        self.add("ERROR", "".join(traceback.format_exception(error)).splitlines())
+        try:
+            told = "".join(traceback.format_exception(error))
+        except Exception:
+            told = "".join(traceback.format_tb(error.__traceback__))
+        self.add("ERROR", told.splitlines())
 
     def add_place(self, error: BaseException) -> None:
         """Where the code was when it was stopped."""
@@ -93,6 +98,7 @@ class _Passage(io.RawIOBase):
         self._sink = sink
         self._log: AttemptLog | None = None
         self._rest = b""
+        self._skips_rest = False
 
     def writable(self) -> bool:
         return True
@@ -103,7 +109,7 @@ class _Passage(io.RawIOBase):
         self._before.flush()
         log = self._sink()
         if log is not self._log:
-            self._log, self._rest = log, b""
+            self._log, self._rest, self._skips_rest = log, b"", False
         if log is not None:
             self._keep(log, chunk)
         return len(chunk)
@@ -121,11 +127,15 @@ class _Passage(io.RawIOBase):
             log.drop(chunk.count(b"\n"))
             return
         *lines, self._rest = (self._rest + chunk).split(b"\n")
+        if self._skips_rest:
+            self._skips_rest = not lines
+            lines, self._rest = lines[1:], self._rest if lines else b""
         if lines:
             log.add(self._level, [line.decode("utf-8", "backslashreplace") for line in lines])
-        if len(self._rest) > MAX_LINE_CHARS:
-            log.add(self._level, [self._rest.decode("utf-8", "backslashreplace")])
-            self._rest = b""
+        if len(self._rest) > MAX_LINE_BYTES:
+            # Nobody reads on; what follows up to the end of the line goes with it.
+            log.add(self._level, [self._rest.decode("utf-8", "ignore")])
+            self._rest, self._skips_rest = b"", True
 
 
 class _LineHandler(logging.Handler):
@@ -193,12 +203,11 @@ class Capture:
 
 def _is_not_of_horsies(record: logging.LogRecord) -> bool:
     """horsies has handlers of its own."""
-    return not record.name.startswith("horsies")
+    return record.name != "horsies" and not record.name.startswith("horsies.")
 
 
 def _clean(text: str) -> str:
-    """What Postgres can hold, with secrets masked."""
-    text = masked(text.rstrip("\r").replace("\x00", "\N{REPLACEMENT CHARACTER}"))
+    text = presentable(text.rstrip("\r"))
     if len(text) > MAX_LINE_CHARS:
         return f"{text[:MAX_LINE_CHARS]}… ({len(text):,} characters)"
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+    return text

@@ -11,7 +11,12 @@ from urllib.parse import unquote, urlsplit
 MASK = "***"
 # Shorter ones would take ordinary words out of every line.
 LEAST_CHARS = 5
-SECRET_NAME = re.compile(r"password|passwd|secret|token|credential|api_?key|access_?key|private_?key", re.IGNORECASE)
+SECRET_NAME = re.compile(
+    r"password|passwd|secret|token|credential|(?:api|access|account|private|storage)[._-]?key", re.IGNORECASE
+)
+# Under such names one also finds switches and numbers.
+HARMLESS = re.compile(r"true|false|none|null|yes|no|on|off|[\d.]+(?:ms|s|m|h|d)?", re.IGNORECASE)
+URL_PARAMETER = re.compile(r"[?&;](?:[\w.-]*(?:password|token|secret)[\w.-]*)=([^&;\s]+)", re.IGNORECASE)
 
 _secrets: set[str] = set()
 
@@ -24,8 +29,9 @@ def mask(value: str) -> str:
 
         key = mask(read_key_from_vault())
     """
-    if isinstance(value, str) and len(value) >= LEAST_CHARS:
-        _secrets.add(value)
+    if isinstance(value, str):
+        # Lines are looked at one by one.
+        _secrets.update(part for part in (value, *value.splitlines()) if len(part) >= LEAST_CHARS)
         _pattern.cache_clear()
     return value
 
@@ -33,13 +39,19 @@ def mask(value: str) -> str:
 def mask_known(conf: Mapping[str, str], urls: Iterable[str]) -> None:
     """Secrets of the environment, of Spark's settings and of database URLs."""
     for name, value in (*os.environ.items(), *conf.items()):
-        if SECRET_NAME.search(name):
+        if SECRET_NAME.search(name) and not HARMLESS.fullmatch(value):
             mask(value)
     for url in urls:
         password = urlsplit(url).password
-        if password:
-            mask(password)
-            mask(unquote(password))
+        for secret in (password or "", *URL_PARAMETER.findall(url)):
+            mask(secret)
+            mask(unquote(secret))
+
+
+def presentable(text: str) -> str:
+    """Without secrets, and without what Postgres cannot hold."""
+    text = text.replace("\x00", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "backslashreplace").decode("utf-8")
+    return masked(text)
 
 
 def masked(text: str) -> str:

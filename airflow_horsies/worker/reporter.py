@@ -18,10 +18,10 @@ from functools import partial
 from psycopg.conninfo import conninfo_to_dict
 
 from airflow_horsies.database import Database, Session
-from airflow_horsies.exceptions import HorsiesError
+from airflow_horsies.exceptions import DatabaseUnreachable, HorsiesError
 from airflow_horsies.ledger import attempts as ledger
 from airflow_horsies.ledger import schema as ledger_schema
-from airflow_horsies.models import LogLine
+from airflow_horsies.models import Progress
 from airflow_horsies.wire.schema import detect_schema
 from airflow_horsies.wire.statement import Script
 from airflow_horsies.wire.statements import Wire
@@ -35,6 +35,7 @@ RETRY_SECONDS = 5.0
 # How long a task that has ended waits for its last lines to be written.
 END_SECONDS = 3.0
 MAX_UNREPORTED = 100
+MAX_FAILURES = 3
 CONNECT_SECONDS = 10
 
 
@@ -58,7 +59,7 @@ class Reporter:
         self._wire: Wire | None = None
         self._current: RunningAttempt | None = None
         self._unreported: deque[RunningAttempt] = deque(maxlen=MAX_UNREPORTED)
-        self._unwritten: list[LogLine] = []
+        self._failures = 0
         self._watched = 0.0
         self._quiet_until = 0.0
         self._wake = threading.Event()
@@ -84,19 +85,30 @@ class Reporter:
             busy = self._current is not None or self._unreported
             self._wake.wait(REPORT_SECONDS if busy else None)
             self._wake.clear()
-            self._check_time()
-            if time.monotonic() < self._quiet_until:
-                time.sleep(REPORT_SECONDS)
-                continue
             try:
+                self._check_time()
                 self._before_report()
+                if time.monotonic() < self._quiet_until:
+                    time.sleep(REPORT_SECONDS)
+                    continue
                 self._report_all()
-            except HorsiesError as error:
+                self._failures = 0
+            except DatabaseUnreachable as error:
                 log.warning("Logs and progress are not written for now, trying again: %s", error)
                 self._quiet_until = time.monotonic() + RETRY_SECONDS
-            except Exception:
-                log.exception("Logs and progress are not written for now, trying again")
-                self._quiet_until = time.monotonic() + RETRY_SECONDS
+            except Exception as error:
+                self._give_up_in_the_end(error)
+
+    def _give_up_in_the_end(self, error: Exception) -> None:
+        """What is refused again and again must not keep the attempts behind it from being written."""
+        log.warning("Logs and progress are not written: %s", error, exc_info=not isinstance(error, HorsiesError))
+        self._failures += 1
+        self._quiet_until = time.monotonic() + RETRY_SECONDS
+        if self._failures >= MAX_FAILURES and self._unreported:
+            given_up = self._unreported.popleft()
+            given_up.reported.set()
+            log.error("What was not written of task %s is given up", given_up.task_id)
+            self._failures = 0
 
     def _check_time(self) -> None:
         attempt = self._current
@@ -113,7 +125,6 @@ class Reporter:
                 break
             if self._unreported and self._unreported[0] is attempt:
                 self._unreported.popleft()
-            self._unwritten = []
             attempt.reported.set()
         attempt_now = self._current
         if attempt_now is not None and attempt_now.number is not None:
@@ -126,13 +137,14 @@ class Reporter:
         outcome = attempt.outcome
         new = attempt.log.take(number, attempt.lines_written + 1)
         attempt.lines_written += len(new)
-        self._unwritten += new
-        progress = attempt.current_progress()
-        if not (self._unwritten or outcome or progress):
+        attempt.unwritten += new
+        told, progress = attempt.progress, attempt.current_progress()
+        if not (attempt.unwritten or outcome or progress):
             return
-        self._session.run(partial(_report, attempt, number, list(self._unwritten), outcome))
-        attempt.progress = None
-        self._unwritten = []
+        self._session.run(partial(_report, attempt, number, progress, outcome))
+        attempt.unwritten = []
+        if attempt.progress is told:
+            attempt.progress = None
 
     def _begin(self, attempt: RunningAttempt) -> int | None:
         """The attempt's number; None where it is no longer this worker's, and nobody could say which it was."""
@@ -177,10 +189,9 @@ def _begin(wire: Wire, attempt: RunningAttempt) -> Script[int | None]:
     return number
 
 
-def _report(attempt: RunningAttempt, number: int, lines: list[LogLine], outcome: str | None) -> Script[None]:
-    if lines:
-        yield from ledger.append_lines(attempt.task_id, number, lines)
-    progress = attempt.current_progress()
+def _report(attempt: RunningAttempt, number: int, progress: Progress | None, outcome: str | None) -> Script[None]:
+    if attempt.unwritten:
+        yield from ledger.append_lines(attempt.task_id, number, attempt.unwritten)
     if progress is not None and outcome is None:
         yield from ledger.write_progress(attempt.task_id, progress)
     if outcome is not None:

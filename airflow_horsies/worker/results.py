@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
+from horsies import TaskError as HorsiesTaskError
 from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
@@ -17,9 +18,11 @@ from airflow_horsies.worker.errors import TaskFault
 
 def to_json(value: Any, *, max_rows: int | None, max_bytes: int) -> Any:
     """The value as JSON has it; a TaskFault says what of it cannot be that."""
-    plain = _plain(value, max_rows, "the result")
     try:
+        plain = _plain(value, max_rows, "the result")
         converted = to_jsonable_python(plain, inf_nan_mode="constants", fallback=_fallback)
+    except RecursionError:
+        raise TaskFault("RESULT_NOT_JSON", "the result contains itself, or is nested too deeply for JSON") from None
     except (PydanticSerializationError, TypeError, ValueError) as error:
         raise TaskFault("RESULT_NOT_JSON", f"the result cannot be written as JSON: {error}") from None
     _require_finite(converted, "the result")
@@ -64,17 +67,22 @@ def save_result(value: Any, uri: str, *, format: str = "parquet", **options: Any
 def _plain(value: Any, max_rows: int | None, path: str) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         value = asdict(value)
+    if isinstance(value, HorsiesTaskError):
+        raise TaskFault("RESULT_NOT_JSON", "the task returned a TaskError: raise an exception to fail")
     if isinstance(value, BaseModel):
         return value
     if _is_spark(value, "DataFrame"):
-        return _rows(value, max_rows)
+        return _rows(value.to_spark() if hasattr(value, "to_spark") else value, max_rows)
     if _is_spark(value, "Row"):
-        value = value.asDict()
+        value = value.asDict() if hasattr(value, "__fields__") else list(value)
     if isinstance(value, Mapping):
-        wrong = next((key for key in value if not isinstance(key, str | int | float | bool | None)), None)
-        if wrong is not None:
-            raise TaskFault("RESULT_NOT_JSON", f"{path} has a key that is no text: {wrong!r}")
-        return {key: _plain(item, max_rows, f"{path}[{key!r}]") for key, item in value.items()}
+        plain: dict[str, Any] = {}
+        for key, item in value.items():
+            name = _key(key, path)
+            if name in plain:
+                raise TaskFault("RESULT_NOT_JSON", f"{path} has two keys that JSON cannot tell apart: {key!r}")
+            plain[name] = _plain(item, max_rows, f"{path}[{key!r}]")
+        return plain
     if isinstance(value, list | tuple):
         return [_plain(item, max_rows, f"{path}[{position}]") for position, item in enumerate(value)]
     return value
@@ -95,8 +103,25 @@ def _rows(frame: Any, max_rows: int | None) -> list[Any]:
     return [row.asDict(recursive=True) for row in rows]
 
 
+def _key(key: Any, path: str) -> str:
+    """What JSON makes of a key."""
+    if hasattr(key, "tolist"):
+        key = key.tolist()
+    if isinstance(key, str):
+        return key
+    if isinstance(key, bool) or key is None:
+        return json.dumps(key)
+    if isinstance(key, int | float):
+        return str(key)
+    if hasattr(key, "isoformat"):
+        return str(key.isoformat())
+    raise TaskFault("RESULT_NOT_JSON", f"{path} has a key that is no text: {key!r}")
+
+
 def _fallback(value: Any) -> Any:
-    """Numbers of numpy and pandas."""
+    """Numbers and times of numpy and pandas."""
+    if type(value).__name__ == "datetime64":
+        return str(value)
     if hasattr(value, "tolist"):
         return value.tolist()
     if hasattr(value, "isoformat"):

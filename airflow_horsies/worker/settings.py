@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -40,6 +41,12 @@ DEFAULTS = {
 }
 
 
+MASTER = re.compile(r"local(?:-cluster)?(?:\[.*\])?$|spark://|yarn$|k8s://|sc://")
+DATABASE_SCHEMES = ("postgresql", "postgresql+psycopg", "postgres")
+# What horsies itself allows.
+LEAST_DEAD_AFTER, MOST_DEAD_AFTER = timedelta(seconds=5), timedelta(hours=1)
+
+
 class SettingsError(HorsiesError):
     """A setting that cannot be used, named, with what to write instead."""
 
@@ -60,11 +67,15 @@ class Queue:
     @classmethod
     def parse(cls, text: str) -> Self:
         name, *numbers = text.strip().split(":")
-        if not name or len(numbers) > 2 or not all(number.isdigit() for number in numbers):
+        if not name or len(numbers) > 2 or not all(number.isdecimal() and number.isascii() for number in numbers):
             raise SettingsError(
                 f"{QUEUES}: {text!r} is no queue; write NAME, NAME:PRIORITY or NAME:PRIORITY:MAX_RUNNING"
             )
         return cls(name, *(int(number) for number in numbers))
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.priority <= 100:
+            raise SettingsError(f"{QUEUES}: the priority of {self.name!r} is {self.priority}; write 1 (first) to 100")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,22 +84,25 @@ class SparkSettings:
 
     :param master: ``local[*]``, ``spark://host:7077``, ``yarn``, ``k8s://…``, or ``sc://host:15002`` for Spark Connect.
     :param conf: Spark's own settings; they win over our defaults.
-    :param app_name: what Spark's pages call it.
     :param start_seconds: how long a session may take to start before a task fails with SPARK_SESSION_LOST.
     :param hang_seconds: how long a JVM may leave questions unanswered before it is killed.
     """
 
-    master: str = "local[*]"
+    master: str = field(default="local[*]", repr=False)
     conf: Mapping[str, str] = field(default_factory=dict, repr=False)
-    app_name: str = "airflow-horsies"
     start_seconds: float = 180.0
     hang_seconds: float = 60.0
 
     def __post_init__(self) -> None:
-        if not self.master.startswith(("local", "spark://", "yarn", "k8s://", "sc://")):
+        if not MASTER.match(self.master):
             raise SettingsError(
-                f"{SPARK_MASTER} is {self.master!r}: write local[*], spark://HOST:PORT, yarn, k8s://… or sc://HOST:PORT"
+                f"{SPARK_MASTER} is {self.address!r}: write local[*], spark://HOST:PORT, yarn, k8s://… or sc://HOST:PORT"
             )
+
+    @property
+    def address(self) -> str:
+        """For messages: without the parameters, of which one may be a token."""
+        return self.master.partition(";")[0]
 
     @property
     def is_connect(self) -> bool:
@@ -118,7 +132,7 @@ class WorkerSettings:
         *,
         database_url: str | None,
         direct_database_url: str | None,
-        queues: Sequence[str | Queue] | None,
+        queues: str | Sequence[str | Queue] | None,
         dead_after: timedelta | None,
         spark_master: str | None,
         spark_conf: Mapping[str, Any] | None,
@@ -129,15 +143,18 @@ class WorkerSettings:
         url = database_url or environ.get(DATABASE_URL)
         if not url:
             raise SettingsError(
-                f"no database: set {DATABASE_URL}, as in postgresql+psycopg://user:password@host:5432/horsies, "
+                f"no database: set {DATABASE_URL}, as in postgresql://user:password@host:5432/horsies, "
                 "or give horsies_app(database_url=…)"
             )
-        given: Sequence[str | Queue] = queues if queues is not None else _split(environ.get(QUEUES, ""))
+        direct = direct_database_url or (None if database_url else environ.get(DIRECT_DATABASE_URL))
+        dead_after = dead_after or timedelta(seconds=_number(environ, DEAD_AFTER_SECONDS, 120, least=5))
+        if not LEAST_DEAD_AFTER <= dead_after <= MOST_DEAD_AFTER:
+            raise SettingsError(f"{DEAD_AFTER_SECONDS} is {dead_after.total_seconds():g}: write 5 to 3600")
         return cls(
-            database_url=url,
-            direct_database_url=direct_database_url or environ.get(DIRECT_DATABASE_URL),
-            queues=tuple(queue if isinstance(queue, Queue) else Queue.parse(queue) for queue in given),
-            dead_after=dead_after or timedelta(seconds=_number(environ, DEAD_AFTER_SECONDS, 120, least=5)),
+            database_url=_for_horsies(DATABASE_URL, url),
+            direct_database_url=_for_horsies(DIRECT_DATABASE_URL, direct) if direct else None,
+            queues=_queues(environ.get(QUEUES, "") if queues is None else queues),
+            dead_after=dead_after,
             spark=SparkSettings(
                 master=spark_master or environ.get(SPARK_MASTER) or "local[*]",
                 conf={**_parse_conf(environ.get(SPARK_CONF, "")), **(spark_conf or {})},
@@ -148,15 +165,28 @@ class WorkerSettings:
         )
 
 
-def _split(text: str) -> list[str]:
-    return [part for part in text.split(",") if part.strip()]
+def _queues(given: str | Sequence[str | Queue]) -> tuple[Queue, ...]:
+    parts = [part for part in given.split(",") if part.strip()] if isinstance(given, str) else given
+    queues = tuple(part if isinstance(part, Queue) else Queue.parse(part) for part in parts)
+    for queue in queues:
+        if sum(other.name == queue.name for other in queues) > 1:
+            raise SettingsError(f"{QUEUES}: {queue.name!r} is given twice")
+    return queues
+
+
+def _for_horsies(variable: str, url: str) -> str:
+    """horsies wants the driver in its URL."""
+    scheme, separator, rest = url.partition("://")
+    if not separator or scheme not in DATABASE_SCHEMES:
+        raise SettingsError(f"{variable} is no Postgres URL; write postgresql://user:password@host:5432/horsies")
+    return f"postgresql+psycopg://{rest}"
 
 
 def _number(environ: Mapping[str, str], name: str, default: int, *, least: int) -> int:
     text = environ.get(name)
     if not text:
         return default
-    if not text.strip().isdigit() or int(text) < least:
+    if not (text.strip().isascii() and text.strip().isdecimal()) or int(text) < least:
         raise SettingsError(f"{name} is {text!r}: write a whole number from {least} on")
     return int(text)
 
@@ -170,4 +200,7 @@ def _parse_conf(text: str) -> dict[str, str]:
         conf = None
     if not isinstance(conf, dict):
         raise SettingsError(f'{SPARK_CONF} is no JSON object; write {{"spark.executor.memory": "2g"}}')
-    return {str(name): str(value) for name, value in conf.items()}
+    for name, value in conf.items():
+        if not isinstance(value, str | int | float):
+            raise SettingsError(f"{SPARK_CONF}: the value of {name!r} is no text, number or boolean")
+    return {name: json.dumps(value) if isinstance(value, bool) else str(value) for name, value in conf.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from airflow_horsies.worker.errors import Failure
 from airflow_horsies.worker.jvm import OnLine
 from airflow_horsies.worker.settings import SparkSettings
 
@@ -33,8 +34,8 @@ class Spark(Protocol):
     def is_lost(self) -> bool:
         """Whether it died under the task."""
 
-    def how_it_was_lost(self) -> str | None:
-        """For people, where it is known."""
+    def how_it_was_lost(self, failure: Failure) -> Failure:
+        """What to say instead of the failure that came of it."""
 
     def restart(self) -> None:
         """Throw it away and begin to start another one, on the main thread."""

@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from airflow_horsies.worker.attempt import RunningAttempt
@@ -48,7 +48,7 @@ class Stopper:
                 raise TaskStopped
             yield
         finally:
-            self._armed = None
+            self._disarm()
 
     def bring_to_stop(
         self, attempt: RunningAttempt, interrupt_spark: Callable[[], None] | None, before_kill: Callable[[], None]
@@ -65,10 +65,18 @@ class Stopper:
             if elapsed > KILL_AFTER_SECONDS:
                 log.error("Task %s does not stop: its process is killed", attempt.task_id)
                 before_kill()
-                os.kill(os.getpid(), signal.SIGKILL)
+                # It may have stopped meanwhile, and the next task must not pay for it.
+                if self._armed is attempt:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return
             if elapsed >= python_after:
                 signal.pthread_kill(threading.main_thread().ident or 0, STOP_SIGNAL)
             time.sleep(REPEAT_SECONDS)
+
+    def _disarm(self) -> None:
+        while self._armed is not None:
+            with suppress(TaskStopped):
+                self._armed = None
 
     def _raise(self, number: int, frame: Any) -> None:
         if self._armed is not None and self._armed.stop_reason is not None:

@@ -17,14 +17,16 @@ from airflow_horsies.worker.child import run_task
 from airflow_horsies.worker.errors import TaskFault
 from airflow_horsies.worker.masking import MASK, SECRET_NAME
 from airflow_horsies.worker.results import to_json
+from airflow_horsies.worker.settings import WorkerSettings
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_RESULT_BYTES = 1_000_000
 SPARK_PARAMETER = "spark"
+# Kept on the app itself, as it is all that decorators and workers share.
+USES_SPARK = "airflow_horsies_uses_spark"
+RESULT_BYTES = "airflow_horsies_result_bytes"
 MAX_SHOWN_CHARS = 80
-
-_with_spark: set[int] = set()
 
 
 class TaskDefinitionError(HorsiesError):
@@ -85,7 +87,12 @@ def python_task(
 
 def uses_spark(app: Horsies) -> bool:
     """Whether a task of the app wants a Spark session."""
-    return id(app) in _with_spark
+    return bool(getattr(app, USES_SPARK, False))
+
+
+def let_tasks_know(app: Horsies, settings: WorkerSettings) -> None:
+    """What of the settings concerns the tasks of the app."""
+    setattr(app, RESULT_BYTES, settings.result_bytes)
 
 
 def _registering(
@@ -99,7 +106,7 @@ def _registering(
 ) -> Callable[[F], F]:
     def register(function: F) -> F:
         arguments = Arguments(name, function, with_spark=with_spark)
-        max_bytes = getattr(app, "airflow_horsies_result_bytes", DEFAULT_RESULT_BYTES)
+        max_bytes = getattr(app, RESULT_BYTES, DEFAULT_RESULT_BYTES)
 
         def run(**given: Any) -> Any:
             def body(session: Any) -> Any:
@@ -117,7 +124,7 @@ def _registering(
         run.__annotations__ = arguments.annotations
         app.task(name, **options)(run)
         if with_spark:
-            _with_spark.add(id(app))
+            setattr(app, USES_SPARK, True)
         return function
 
     return register
@@ -136,17 +143,21 @@ class Arguments:
             ) from None
         parameters = list(inspect.signature(function).parameters.values())
         if with_spark:
-            if not parameters or parameters[0].name != SPARK_PARAMETER:
+            if not parameters or parameters[0].name != SPARK_PARAMETER or not _is_positional(parameters[0]):
                 raise TaskDefinitionError(
-                    f"task {name!r}: the first parameter of {function.__qualname__} must be named "
-                    f"{SPARK_PARAMETER!r}; it is given the Spark session. Without Spark, use @python_task"
+                    f"task {name!r}: the first parameter of {function.__qualname__} must be "
+                    f"{SPARK_PARAMETER!r}, before any *; it is given the Spark session. Without Spark, use @python_task"
                 )
             parameters = parameters[1:]
+        if inspect.iscoroutinefunction(function):
+            raise TaskDefinitionError(f"task {name!r}: {function.__qualname__} is async; a task is a plain function")
         self._adapters: dict[str, TypeAdapter[Any]] = {}
         self._required: set[str] = set()
-        for parameter in parameters:
-            self._add(function, parameter, hints)
+        self._secret = {known for known, hint in hints.items() if "Secret" in str(hint)}
         engine_slots = {known: hint for known, hint in hints.items() if _is_engine_slot(hint)}
+        for parameter in parameters:
+            if parameter.name not in engine_slots:
+                self._add(function, parameter, hints)
         self.annotations: dict[str, Any] = {
             **{parameter.name: engine_slots.get(parameter.name, JsonValue) for parameter in parameters},
             "return": TaskResult[JsonValue, TaskError],
@@ -166,10 +177,13 @@ class Arguments:
         wrong = [f"{name} is missing" for name in self._adapters if name in self._required and name not in given]
         values: dict[str, Any] = {}
         for name, value in given.items():
+            if name not in self._adapters:
+                values[name] = value
+                continue
             try:
                 values[name] = self._adapters[name].validate_python(value)
             except ValidationError as error:
-                wrong += [_told(name, value, each) for each in error.errors()]
+                wrong += [_told(name, each, is_secret=name in self._secret) for each in error.errors()]
         if wrong:
             raise TaskFault("BAD_INPUT", f"task {self._name!r} cannot take its arguments: {'; '.join(wrong)}")
         return values
@@ -182,18 +196,23 @@ class Arguments:
             raise TaskDefinitionError(f"{where} needs an annotation, as in {parameter.name}: str")
         try:
             self._adapters[parameter.name] = TypeAdapter(hints[parameter.name])
+            self._adapters[parameter.name].json_schema()
         except PydanticUserError as error:
             raise TaskDefinitionError(f"{where} has an annotation that JSON cannot fill: {error.message}") from None
         if parameter.default is inspect.Parameter.empty:
             self._required.add(parameter.name)
 
 
-def _told(name: str, value: Any, error: Any) -> str:
+def _told(name: str, error: Any, *, is_secret: bool) -> str:
     place = name + "".join(f"[{step!r}]" for step in error["loc"])
-    shown = MASK if SECRET_NAME.search(name) else repr(value)
+    shown = MASK if is_secret or SECRET_NAME.search(place) else repr(error["input"])
     if len(shown) > MAX_SHOWN_CHARS:
         shown = f"{shown[:MAX_SHOWN_CHARS]}…"
     return f"{place}: {error['msg']} (given {shown})"
+
+
+def _is_positional(parameter: inspect.Parameter) -> bool:
+    return parameter.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def _is_engine_slot(hint: Any) -> bool:

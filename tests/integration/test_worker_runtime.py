@@ -321,7 +321,7 @@ def test_cancel_stops_what_runs_and_frees_the_slot(rig: Rig, name: str, given: d
     used = cpu_seconds(working)
     time.sleep(2)
     assert cpu_seconds(working) - used < 1.0
-    assert rig.ok("active_jobs") == 1 - 1
+    assert rig.ok("active_jobs") == 0
     assert rig.hook.get_task(task_id).state is TaskState.CANCELLED
 
 
@@ -356,18 +356,14 @@ def test_a_death_is_in_the_history_and_the_retry_succeeds(rig: Rig, who: str, nu
     rig.ok("count")
     task_id = rig.send("steps", number=12, retry_for=[code])
     rig.until(lambda: rig.progress(task_id), "progress")
-    before = rig.family()
+    doomed = [rig.jvm(), *([rig.child()] if who == "child" else [])]
     getattr(rig, who)().send_signal(number)
     task = rig.wait(task_id)
     assert task.state is TaskState.COMPLETED, rig.texts(task_id)
     first, second = task.attempts
     assert (first.outcome, first.error_code, second.outcome) == ("FAILED", code, "COMPLETED")
     assert [record.outcome for record in rig.records(task_id)][-1] == "COMPLETED"
-    gone = {"jvm", "child"} if who == "child" else {"jvm"}
-    killed = [process for process in before if "java" in process.name() or (who == "child" and "spawn" in str(process))]
-    assert gone
-    for process in killed:
-        assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    assert [process for process in doomed if process.is_running()] == []
 
 
 def test_a_jvm_that_died_or_hangs_between_tasks_is_replaced_unnoticed(rig: Rig) -> None:

@@ -40,7 +40,7 @@ def leave_traces(spark: SparkSession, *, name: str) -> dict[str, object]:
         "global_views": sorted(
             table.name for table in spark.catalog.listTables("global_temp") if table.namespace == ["global_temp"]
         ),
-        "conf": spark.conf.get("spark.sql.session.timeZone", ""),
+        "conf": spark.conf.get("spark.sql.session.timeZone"),
         "local_property": spark.sparkContext.getLocalProperty("my.property"),
         "cached": spark.sparkContext._jsc.getPersistentRDDs().size(),
         "streams": len(spark.streams.active),

@@ -355,16 +355,6 @@ def test_braces_in_what_spark_says_are_text() -> None:
     assert (failure.code, "{0} {cause} {nope}" in failure.message) == ("SPARK_OUT_OF_MEMORY", True)
 
 
-def test_the_stack_trace_of_java_is_searched_and_one_that_cannot_be_had_is_done_without() -> None:
-    def gone(self: Exception) -> str:
-        raise ConnectionRefusedError(111, "refused")
-
-    found = kind("X", CONNECT, getStackTrace=lambda self: "java.lang.OutOfMemoryError: Java heap space\n" + FRAMES)
-    lost = kind("X", CONNECT, getStackTrace=gone)
-    assert describe(found("it failed")).code == "SPARK_OUT_OF_MEMORY"
-    assert describe(lost("it failed")).code == "SPARK_JOB_FAILED"
-
-
 def test_a_chain_that_bites_its_tail_ends() -> None:
     first, second = ValueError("a"), ValueError("b")
     first.__cause__, second.__cause__ = second, first

@@ -175,7 +175,7 @@ def test_the_type_that_json_does_not_know_is_named() -> None:
         convert(pd.DataFrame({"a": [1]}))
 
 
-@pytest.mark.parametrize("key", [(1, 2), date(2026, 3, 1), b"x"])
+@pytest.mark.parametrize("key", [(1, 2), frozenset(), b"x"])
 def test_keys_that_are_no_text_are_told_with_their_place(key: Any) -> None:
     with pytest.raises(TaskFault) as caught:
         convert({"a": [{key: 1}]})

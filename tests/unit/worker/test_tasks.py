@@ -217,9 +217,9 @@ def no_json(spark: Any, *, thing: Opaque) -> None: ...
 @pytest.mark.parametrize(
     ("function", "says"),
     [
-        (without_spark, "the first parameter of without_spark must be named 'spark'.*@python_task"),
-        (spark_is_second, "the first parameter of spark_is_second must be named 'spark'"),
-        (no_parameters, "the first parameter of no_parameters must be named 'spark'"),
+        (without_spark, "the first parameter of without_spark must be 'spark'.*@python_task"),
+        (spark_is_second, "the first parameter of spark_is_second must be 'spark'"),
+        (no_parameters, "the first parameter of no_parameters must be 'spark'"),
         (no_annotation, "'path' of no_annotation needs an annotation, as in path: str"),
         (many_by_position, "'paths' of many_by_position cannot be given by name"),
         (many_by_name, "'paths' of many_by_name cannot be given by name"),
