@@ -39,9 +39,10 @@ test-releases: venv  ## the contract suite, with real workers, on further releas
 	TEST_RELEASES="$(RELEASES)" .venv/bin/python -m pytest $(ARGS) \
 		tests/integration/test_wire_contract.py tests/integration/test_upstream_digests.py
 
-bench: venv  ## what is measured and not tested: sending many tasks, waking waiters
+bench: venv  ## what is measured and not tested: sending many tasks, waking waiters, short Spark jobs
 	AIRFLOW_HOME="$(CURDIR)/.cache/bench" .venv/bin/python -W ignore benchmarks/enqueue.py
 	AIRFLOW_HOME="$(CURDIR)/.cache/bench" .venv/bin/python -W ignore benchmarks/wake_up.py
+	AIRFLOW_HOME="$(CURDIR)/.cache/bench" .venv/bin/python -W ignore benchmarks/spark_runtime.py
 
 venv:  ## .venv alone
 	@.ci/venv

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -65,6 +66,9 @@ def horsies_app(
     )
     app = Horsies(AppConfig(**{**_config_of(settings), **config}))
     let_tasks_know(app, settings)
+    if settings.spark.is_connect:
+        # Functions that are made for Spark when a module is imported must know what they are made for.
+        os.environ.update(SPARK_REMOTE=settings.spark.master, SPARK_CONNECT_MODE_ENABLED="1")
 
     @app.on_child_process_start
     def start_airflow_horsies_child() -> None:

@@ -92,7 +92,7 @@ SIGNS: tuple[tuple[str, re.Pattern[str], str], ...] = (
     (
         "SPARK_OUT_OF_MEMORY",
         re.compile(
-            r"java\.lang\.OutOfMemoryError[^\n]*|UNABLE_TO_ACQUIRE_MEMORY|exit code 52|possible container OOM|OOMKilled"
+            r"java\.lang\.OutOfMemoryError[^\n]*|UNABLE_TO_ACQUIRE_MEMORY|code 52\b|possible container OOM|OOMKilled"
             r"|killed by YARN for exceeding[^\n]*|bigger than spark\.driver\.maxResultSize[^\n]*"
         ),
         "Spark ran out of memory ({0}). " + MORE_MEMORY + " {cause}",

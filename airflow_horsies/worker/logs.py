@@ -141,9 +141,10 @@ class _Passage(io.RawIOBase):
 class _LineHandler(logging.Handler):
     """Gives log records to the attempt that runs now."""
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: Sink, flush_streams: Callable[[], None]) -> None:
         super().__init__()
         self._sink = sink
+        self._flush_streams = flush_streams
         self.setFormatter(logging.Formatter("%(name)s: %(message)s"))
         self.addFilter(_is_not_of_horsies)
 
@@ -156,6 +157,8 @@ class _LineHandler(logging.Handler):
         except Exception:
             self.handleError(record)
             return
+        # What was printed before comes before.
+        self._flush_streams()
         log.add(record.levelname, lines, datetime.fromtimestamp(record.created, UTC))
 
 
@@ -173,7 +176,7 @@ class Capture:
             own.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
             own.addFilter(_is_not_of_horsies)
             root.addHandler(own)
-        root.addHandler(_LineHandler(self._sink))
+        root.addHandler(_LineHandler(self._sink, self.flush))
         if root.level > logging.INFO or root.level == logging.NOTSET:
             root.setLevel(logging.INFO)
         logging.getLogger("py4j").setLevel(logging.WARNING)

@@ -33,6 +33,8 @@ DEFAULTS = {
     "spark.ui.retainedJobs": "200",
     "spark.ui.retainedStages": "500",
     "spark.sql.ui.retainedExecutions": "50",
+    # Files of shuffles are removed when the driver's garbage is, which an idle one has little of.
+    "spark.cleaner.periodicGC.interval": "5min",
     # Pools that keep a thread for a minute after each query; a thousand are allowed otherwise.
     "spark.sql.shuffleExchange.maxThreadThreshold": "32",
     "spark.sql.resultQueryStage.maxThreadThreshold": "32",

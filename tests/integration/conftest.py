@@ -17,6 +17,9 @@ from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.embedded.worker import HorsiesWorker
 from airflow_horsies.hook import HorsiesHook
 from tests.integration.releases import RELEASES, release_python
+from tests.integration.worker_rig import make_rig
+
+__all__ = ["make_rig"]
 
 HERE = Path(__file__).parent
 

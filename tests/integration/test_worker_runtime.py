@@ -2,167 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import sys
 import time
-from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from airflow.sdk import Connection
 
-from airflow_horsies.embedded.java import find_java_home
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
-from airflow_horsies.embedded.process import LOOPBACK
-from airflow_horsies.embedded.worker import SPARK_WORKER, HorsiesWorker
-from airflow_horsies.hook import HorsiesHook
-from airflow_horsies.ledger import attempts as ledger
-from airflow_horsies.models import (
-    AttemptRecord,
-    LogCursor,
-    LogLine,
-    Progress,
-    ResultReference,
-    RetryPolicy,
-    TaskSpec,
-    TaskState,
-    TaskView,
-)
+from airflow_horsies.models import ResultReference, TaskState
 from airflow_horsies.worker.errors import ERROR_CODES
+from tests.integration.worker_rig import LOG_LINES, MakeRig, Rig
 
 pytest.importorskip("horsies")
 
-HERE = Path(__file__).parent
-WAIT_SECONDS = 180
-LOG_LINES = 500
-HANG_SECONDS = 3
-
-
-class Rig:
-    """A worker with its database, and short ways to ask of it."""
-
-    def __init__(self, folder: Path, postgres: EmbeddedPostgres, database: str, **environ: str) -> None:
-        info = postgres.conninfo(database)
-        self.postgres = postgres
-        self.temporary = folder / "tmp"
-        self.temporary.mkdir()
-        self.log = folder / "worker.log"
-        self.worker = HorsiesWorker(
-            "worker_tasks:app",
-            conninfo=info,
-            log=self.log,
-            folder=folder,
-            environ={
-                "PYTHONPATH": str(HERE),
-                "JAVA_HOME": str(find_java_home(folder / "java")),
-                "PYSPARK_PYTHON": sys.executable,
-                "SPARK_LOCAL_IP": LOOPBACK,
-                "TMPDIR": str(self.temporary),
-                "HORSIES_SPARK_MASTER": "local[2]",
-                "HORSIES_LOG_LINES": str(LOG_LINES),
-                "HORSIES_SPARK_HANG_SECONDS": str(HANG_SECONDS),
-                "MY_API_TOKEN": "a-token-of-the-environment",
-                **environ,
-            },
-            command=SPARK_WORKER,
-        )
-        fields = {"host": info["host"], "port": info["port"], "login": info["user"], "password": info["password"]}
-        extra = json.dumps({"application_name": "the test itself"})
-        connection = Connection(
-            conn_id="horsies_rig", conn_type="horsies", schema=info["dbname"], extra=extra, **fields
-        )
-        self.hook = HorsiesHook("horsies_rig", connection=connection)
-
-    def send(
-        self, name: str, /, *, retry_for: list[str] | None = None, spec: dict[str, Any] | None = None, **given: Any
-    ) -> str:
-        policy = RetryPolicy.fixed([1], auto_retry_for=retry_for, jitter=False) if retry_for else None
-        return self.hook.enqueue(TaskSpec(task_name=name, kwargs=given, retry_policy=policy, **(spec or {})))
-
-    def start(self) -> None:
-        self.worker.start()
-        self.worker.wait_live()
-        self.hook.ensure_ledger()
-
-    def run(self, name: str, /, **given: Any) -> TaskView:
-        return self.wait(self.send(name, **given))
-
-    def wait(self, task_id: str) -> TaskView:
-        (task,) = self.hook.wait([task_id], timeout_seconds=WAIT_SECONDS)
-        return task
-
-    def ok(self, name: str, /, **given: Any) -> Any:
-        task = self.run(name, **given)
-        assert task.state is TaskState.COMPLETED, (task, self.lines(task.id)[-5:])
-        assert task.result
-        return task.result.ok
-
-    def lines(self, task_id: str) -> list[LogLine]:
-        return self.hook._session.run(lambda: ledger.read_lines({task_id: LogCursor()}, limit=100_000)).get(task_id, [])
-
-    def texts(self, task_id: str) -> list[str]:
-        return [line.text for line in self.lines(task_id)]
-
-    def records(self, task_id: str) -> tuple[AttemptRecord, ...]:
-        return self.hook._session.run(lambda: ledger.read_attempts([task_id])).get(task_id, ())
-
-    def progress(self, task_id: str) -> Progress | None:
-        return self.hook._session.run(lambda: ledger.read_progress([task_id])).get(task_id)
-
-    def until(self, holds: Callable[[], Any], what: str) -> Any:
-        give_up = time.monotonic() + WAIT_SECONDS
-        while not (found := holds()):
-            assert time.monotonic() < give_up, f"{what} did not come\n{self.log.read_text()[-3000:]}"
-            time.sleep(0.05)
-        return found
-
-    def until_running(self, task_id: str) -> None:
-        self.until(lambda: self.hook.get_states([task_id])[task_id] is TaskState.RUNNING, "the start")
-        self.until(lambda: self.records(task_id), "the record of the start")
-
-    def family(self) -> list[psutil.Process]:
-        return [self._leader(), *self._leader().children(recursive=True)]
-
-    def child(self) -> psutil.Process:
-        def runs_tasks(process: psutil.Process) -> bool:
-            return "spawn_main" in " ".join(process.cmdline())
-
-        (found,) = [process for process in self._leader().children() if runs_tasks(process)]
-        return found
-
-    def jvm(self) -> psutil.Process:
-        (found,) = [process for process in self.child().children() if process.name() == "java"]
-        return found
-
-    def _leader(self) -> psutil.Process:
-        return psutil.Process(self.worker.process.pid)
-
 
 @pytest.fixture(scope="module")
-def make_rig(postgres: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Rig]]:
-    made: list[Rig] = []
-
-    def make(name: str, **environ: str) -> Rig:
-        postgres.create_database(name)
-        rig = Rig(tmp_path_factory.mktemp(name), postgres, name, **environ)
-        made.append(rig)
-        rig.start()
-        return rig
-
-    yield make
-    for rig in made:
-        rig.hook.close()
-        rig.worker.stop()
-        postgres.drop_database(rig.hook._postgres.connect_args["dbname"])
-
-
-@pytest.fixture(scope="module")
-def shared_rig(make_rig: Callable[..., Rig]) -> Rig:
+def shared_rig(make_rig: MakeRig) -> Rig:
     return make_rig("worker_runtime")
 
 
@@ -277,7 +136,7 @@ def test_tasks_share_a_jvm_and_see_nothing_of_each_other(rig: Rig) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_two_hundred_tasks_leave_nothing_in_their_child(make_rig: Callable[..., Rig]) -> None:
+def test_two_hundred_tasks_leave_nothing_in_their_child(make_rig: MakeRig) -> None:
     rig = make_rig("many_tasks")
     memory: list[int] = []
     inventories: list[dict[str, int]] = []
@@ -316,11 +175,14 @@ def test_cancel_stops_what_runs_and_frees_the_slot(rig: Rig, name: str, given: d
     assert record.outcome == "CANCELLED"
     assert record.worker_id and record.hostname and record.pid
     assert any("cancelled" in text for text in rig.texts(task_id))
-    time.sleep(5)
-    working = rig.family()
-    used = cpu_seconds(working)
-    time.sleep(2)
-    assert cpu_seconds(working) - used < 1.0
+    if name == "stubborn":
+        rig.until(lambda: not psutil.pid_exists(record.pid), "the end of its process")
+    else:
+        time.sleep(4)
+        working = rig.family()
+        used = cpu_seconds(working)
+        time.sleep(2)
+        assert cpu_seconds(working) - used < 1.0
     assert rig.ok("active_jobs") == 0
     assert rig.hook.get_task(task_id).state is TaskState.CANCELLED
 
@@ -373,7 +235,7 @@ def test_a_jvm_that_died_or_hangs_between_tasks_is_replaced_unnoticed(rig: Rig) 
         assert rig.ok("count") == sum(range(0, 1000, 2))
 
 
-def test_nothing_outlives_a_killed_worker_and_another_one_takes_over(make_rig: Callable[..., Rig]) -> None:
+def test_nothing_outlives_a_killed_worker_and_another_one_takes_over(make_rig: MakeRig) -> None:
     rig = make_rig("killed_worker")
     rig.ok("count")
     task_id = rig.send("steps", number=10, retry_for=["WORKER_CRASHED"])
@@ -381,12 +243,21 @@ def test_nothing_outlives_a_killed_worker_and_another_one_takes_over(make_rig: C
     family = rig.family()
     os.kill(rig.worker.process.pid, signal.SIGKILL)
     rig.until(lambda: not any(process.is_running() for process in family), "the end of all of them")
+    rig.until(lambda: not rig.worker.process.running, "the end of its guard")
     rig.worker.start()
     task = rig.wait(task_id)
     assert task.state is TaskState.COMPLETED
     assert [attempt.error_code for attempt in task.attempts] == ["WORKER_CRASHED", None]
     folders = list(rig.temporary.glob("airflow-horsies-spark-*"))
     assert len(folders) == 1, "the folder of the killed one is gone"
+
+
+def test_a_driver_without_memory_says_so(make_rig: MakeRig) -> None:
+    rig = make_rig("small_driver", HORSIES_SPARK_CONF='{"spark.driver.memory": "512m"}')
+    task = rig.run("fill_memory", numbers=400_000_000)
+    assert (task.state, task.error_code) == (TaskState.FAILED, "SPARK_OUT_OF_MEMORY")
+    assert task.result and task.result.error and "spark.driver.memory" in str(task.result.error.message)
+    assert rig.ok("count") == sum(range(0, 1000, 2))
 
 
 # -- logs, progress, metrics --------------------
@@ -438,7 +309,7 @@ def test_spark_tells_how_far_it_is_and_what_it_used(rig: Rig) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_a_restart_of_the_database_costs_no_line(make_rig: Callable[..., Rig], tmp_path: Path) -> None:
+def test_a_restart_of_the_database_costs_no_line(make_rig: MakeRig, tmp_path: Path) -> None:
     with EmbeddedPostgres(tmp_path / "postgres", durable=True) as postgres:
         postgres.create_database("restarted")
         folder = tmp_path / "rig"

@@ -63,6 +63,15 @@ def leave_traces(spark: SparkSession, *, name: str) -> dict[str, object]:
     return found
 
 
+@spark_task(app, "views")
+def views(spark: SparkSession, *, name: str) -> list[str]:
+    """The temporary views it finds, before it makes some of its own."""
+    found = sorted(table.name for table in spark.catalog.listTables())
+    spark.range(3).createOrReplaceTempView(name)
+    SparkSession.builder.getOrCreate().range(3).createOrReplaceTempView(f"{name}_by_builder")
+    return found
+
+
 @spark_task(app, "count")
 def count(spark: SparkSession, *, rows: int = 1000) -> int:
     numbers = spark.range(rows).cache()
@@ -76,12 +85,13 @@ def inventory(spark: SparkSession) -> dict[str, int]:
     """What a child holds on to."""
     memory = spark.sparkContext._jvm.java.lang.management.ManagementFactory.getMemoryMXBean()
     memory.gc()
+    time.sleep(1)
     return {
         "threads": threading.active_count(),
         "jvm_threads": spark.sparkContext._jvm.java.lang.Thread.activeCount(),
         "files": sum(1 for _ in Path("/proc/self/fd").iterdir()),
         "cached": spark.sparkContext._jsc.getPersistentRDDs().size(),
-        "temporary": sum(1 for _ in Path(os.environ["TMPDIR"]).rglob("*")),
+        "temporary": sum(path.is_file() for path in Path(os.environ["TMPDIR"]).rglob("*")),
         "heap": memory.getHeapMemoryUsage().getUsed(),
     }
 
@@ -217,3 +227,21 @@ def rows(spark: SparkSession, *, number: int) -> object:
 @spark_task(app, "save")
 def save(spark: SparkSession, *, path: str, number: int) -> ResultReference:
     return save_result(spark.range(number).selectExpr("id", "id % 7 AS weekday"), path)
+
+
+@spark_task(app, "fill_memory")
+def fill_memory(spark: SparkSession, *, numbers: int) -> int:
+    return int(spark.range(1).selectExpr(f"size(sequence(1L, {numbers}L)) AS numbers").first()["numbers"])
+
+
+@spark_task(app, "where")
+def where(spark: SparkSession, *, parts: int = 4) -> dict[str, int]:
+    """On how many executors a job ran, and its sum."""
+
+    def executor(batches):  # type: ignore[no-untyped-def]
+        for batch in batches:
+            batch["ppid"] = os.getppid()
+            yield batch
+
+    found = spark.range(0, 1000, 1, parts).mapInPandas(executor, "id long, ppid long").toPandas()
+    return {"executors": int(found["ppid"].nunique()), "sum": int(found["id"].sum())}
