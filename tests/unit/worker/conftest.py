@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.unit.worker.tables import Tables
 
 
 @pytest.fixture(autouse=True)
@@ -15,3 +19,14 @@ def _no_secrets_yet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     masking._pattern.cache_clear()
     yield
     masking._pattern.cache_clear()
+
+
+@pytest.fixture
+def tables(monkeypatch: pytest.MonkeyPatch) -> Tables:
+    """In the place of a database."""
+    from airflow_horsies.worker import reporter
+    from tests.unit.worker.tables import Tables
+
+    tables = Tables()
+    monkeypatch.setattr(reporter, "Session", lambda database: tables)
+    return tables

@@ -12,7 +12,6 @@ pytest.importorskip("horsies")
 from horsies import Horsies, QueueMode
 
 from airflow_horsies.worker import app as app_module
-from airflow_horsies.worker import tasks as tasks_module
 from airflow_horsies.worker.app import horsies_app
 from airflow_horsies.worker.settings import Queue, SettingsError, WorkerSettings
 from airflow_horsies.worker.tasks import python_task, spark_task
@@ -26,8 +25,6 @@ DIRECT = f"postgresql+psycopg://worker:{SECRET}@db:5432/horsies"
 def _no_settings_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("HORSIES_")]:
         monkeypatch.delenv(name)
-    # Apps are known by their id there, which a later app may have again.
-    monkeypatch.setattr(tasks_module, "_with_spark", set(), raising=False)
 
 
 def test_an_app_serves_the_default_queue_unless_it_is_told_otherwise() -> None:
@@ -43,6 +40,11 @@ def test_an_app_serves_the_queues_it_is_given() -> None:
         ("slow", 50, None),
         ("rest", 100, None),
     ]
+
+
+def test_an_app_serves_the_queue_it_is_given_as_text() -> None:
+    config = horsies_app(URL, queues="spark").config
+    assert [(queue.name, queue.priority) for queue in config.custom_queues or []] == [("spark", 100)]
 
 
 def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

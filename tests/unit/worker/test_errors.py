@@ -71,6 +71,14 @@ TRACEBACK = """Traceback (most recent call last):
 ValueError: no such day: 31 February
 """
 
+
+def udf_failed(said: str) -> Exception:
+    return PythonUdf(
+        "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
+        f'  File "/opt/tasks/days.py", line 26, in parse\n    return days[name]\n{said}'
+    )
+
+
 CASES: dict[str, tuple[Exception, str, str]] = {
     "missing column": (
         Analysis(
@@ -85,6 +93,19 @@ CASES: dict[str, tuple[Exception, str, str]] = {
         Analysis("[PATH_NOT_FOUND] Path does not exist: file:/nope/x. SQLSTATE: 42K03"),
         "SPARK_ANALYSIS_ERROR",
         "[PATH_NOT_FOUND] Path does not exist: file:/nope/x",
+    ),
+    "path that reads like another error": (
+        Analysis("[PATH_NOT_FOUND] Path does not exist: s3a://lake/exit code 52.csv. SQLSTATE: 42K03"),
+        "SPARK_ANALYSIS_ERROR",
+        "Path does not exist: s3a://lake/exit code 52.csv",
+    ),
+    "query that cannot be parsed": (
+        Parse(
+            "\n[PARSE_SYNTAX_ERROR] Syntax error at or near 'selec'. SQLSTATE: 42601 (line 1, pos 0)\n\n"
+            "== SQL ==\nselec 1\n^^^\n"
+        ),
+        "SPARK_ANALYSIS_ERROR",
+        "[PARSE_SYNTAX_ERROR] Syntax error at or near 'selec'",
     ),
     "missing table": (
         Analysis(
@@ -107,6 +128,31 @@ CASES: dict[str, tuple[Exception, str, str]] = {
         ),
         "PYTHON_UDF_ERROR",
         "ValueError: no such day: 31 February, in parse (days.py, line 26)",
+    ),
+    "Python UDF that fails a job": (
+        job_failed(f"org.apache.spark.api.python.PythonException: {TRACEBACK}"),
+        "PYTHON_UDF_ERROR",
+        "ValueError: no such day: 31 February, in parse (days.py, line 26)",
+    ),
+    "Python UDF that reaches for a server that is away": (
+        udf_failed("ConnectionRefusedError: [Errno 111] Connection refused"),
+        "PYTHON_UDF_ERROR",
+        "ConnectionRefusedError: [Errno 111] Connection refused, in parse (days.py, line 26)",
+    ),
+    "Python UDF with an exception of the author": (
+        udf_failed("NoSuchDay: 31 February"),
+        "PYTHON_UDF_ERROR",
+        "NoSuchDay: 31 February, in parse",
+    ),
+    "Python UDF with an exception that says nothing": (
+        udf_failed("StopIteration"),
+        "PYTHON_UDF_ERROR",
+        "StopIteration, in parse",
+    ),
+    "Python UDF with an exception of a library": (
+        udf_failed("pandas._libs.tslibs.np_datetime.OutOfBoundsDatetime: Out of bounds"),
+        "PYTHON_UDF_ERROR",
+        "OutOfBoundsDatetime: Out of bounds, in parse",
     ),
     "divide by zero": (
         Arithmetic(
@@ -143,6 +189,15 @@ CASES: dict[str, tuple[Exception, str, str]] = {
         ),
         "SPARK_JOB_FAILED",
         "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:/data/x.parquet",
+    ),
+    "database of a data source away": (
+        java(
+            "org.postgresql.util.PSQLException: Connection to db:5432 refused. Check that the hostname and port are "
+            "correct",
+            "Caused by: java.net.ConnectException: Connection refused\n" + FRAMES,
+        ),
+        "SPARK_JOB_FAILED",
+        "Connection to db:5432 refused",
     ),
     "cancelled job": (
         java("org.apache.spark.SparkException: [SPARK_JOB_CANCELLED] Job 13 cancelled part of cancelled job group g1"),
@@ -205,6 +260,11 @@ CASES: dict[str, tuple[Exception, str, str]] = {
         job_failed("java.lang.OutOfMemoryError: Java heap space"),
         "SPARK_OUT_OF_MEMORY",
         "java.lang.OutOfMemoryError: Java heap space",
+    ),
+    "out of memory without a word": (
+        java("java.lang.OutOfMemoryError"),
+        "SPARK_OUT_OF_MEMORY",
+        "Spark ran out of memory (java.lang.OutOfMemoryError)",
     ),
     "result of collect() too large": (
         java(
@@ -307,6 +367,23 @@ def test_an_author_can_hide_spark_behind_an_exception_of_their_own() -> None:
     assert (failure.code, failure.message) == (None, "LookupError: load the flights first")
 
 
+def test_an_exception_of_the_author_in_the_midst_of_one_of_spark_is_the_authors() -> None:
+    def load() -> None:
+        try:
+            raise CASES["missing table"][0]
+        except Analysis:
+            raise LookupError("load the flights first")  # noqa: B904
+
+    with pytest.raises(LookupError) as caught:
+        load()
+    assert describe(caught.value).code is None
+
+
+def test_grpc_of_something_else_than_spark_is_the_authors() -> None:
+    error = kind("_InactiveRpcError", "grpc._channel")("status = StatusCode.UNAVAILABLE, bigtable")
+    assert describe(error).code is None
+
+
 def test_a_fault_has_the_code_it_was_given() -> None:
     failure = describe(TaskFault("BAD_INPUT", "day is missing"))
     assert (failure.code, failure.message) == ("BAD_INPUT", "day is missing")
@@ -348,6 +425,29 @@ def test_a_long_message_is_cut() -> None:
 def test_an_exception_of_spark_that_says_nothing_is_still_described() -> None:
     assert describe(Java("")).code == "SPARK_JOB_FAILED"
     assert describe(Java("")).message
+
+
+def test_an_exception_that_asks_a_dead_jvm_what_to_say_is_still_described() -> None:
+    class Dead(Java):  # type: ignore[misc, valid-type]
+        def __str__(self) -> str:
+            raise ConnectionRefusedError(111, "Connection refused")
+
+    assert describe(Dead()).code == "SPARK_SESSION_LOST"
+
+
+def test_an_exception_whose_text_cannot_be_had_is_still_described() -> None:
+    class Wordless(Exception):
+        def __str__(self) -> str:
+            return None  # type: ignore[return-value]
+
+    failure = describe(Wordless())
+    assert failure.code is None
+    assert failure.message.startswith("Wordless: TypeError")
+
+
+def test_messages_become_what_postgres_can_hold() -> None:
+    message = describe(ValueError("nul \x00, half \ud83d pair")).message
+    assert message == "ValueError: nul \N{REPLACEMENT CHARACTER}, half \\ud83d pair"
 
 
 def test_braces_in_what_spark_says_are_text() -> None:

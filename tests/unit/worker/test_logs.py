@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("horsies")
 
-from airflow_horsies.worker.logs import MAX_LINE_CHARS, AttemptLog, Capture
+from airflow_horsies.worker.logs import MAX_LINE_BYTES, MAX_LINE_CHARS, AttemptLog, Capture
 from airflow_horsies.worker.masking import mask
 
 SECRET = "s3cret-word"
@@ -65,11 +65,13 @@ def test_no_more_lines_are_kept_than_the_limit_and_it_says_so_once() -> None:
     ]
 
 
-def test_a_chunk_that_passes_the_limit_is_kept_in_part() -> None:
+def test_a_chunk_that_passes_the_limit_is_kept_in_part_and_the_notice_comes_behind_it() -> None:
     log = AttemptLog(3)
     log.add("INFO", ["a", "b"])
     log.add("INFO", ["c", "d", "e"])
-    assert [text for text in texts(log) if len(text) == 1] == ["a", "b", "c"]
+    *kept, notice = texts(log)
+    assert kept == ["a", "b", "c"]
+    assert "not kept" in notice
     assert log.dropped == 2
 
 
@@ -106,8 +108,9 @@ def test_a_limit_of_nothing_keeps_nothing_but_the_notices() -> None:
         ("  indented\t", "  indented\t"),
         ("x" * MAX_LINE_CHARS, "x" * MAX_LINE_CHARS),
         ("x" * 5_000, "x" * MAX_LINE_CHARS + "… (5,000 characters)"),
+        ("\ud83d" + "x" * 5_000, r"\ud83d" + "x" * (MAX_LINE_CHARS - 6) + "… (5,006 characters)"),
     ],
-    ids=["NUL", "surrogate", "emoji", "carriage-return", "empty", "blanks", "longest", "too-long"],
+    ids=["NUL", "surrogate", "emoji", "carriage-return", "empty", "blanks", "longest", "too-long", "long-surrogate"],
 )
 def test_lines_become_what_postgres_can_hold(written: str, kept: str) -> None:
     log = AttemptLog(10)
@@ -147,6 +150,23 @@ def test_an_exception_is_kept_with_its_traceback() -> None:
     assert lines[-1].text == "ValueError: no such day"
     assert any("in raised" in line.text for line in lines)
     assert not any("\n" in line.text for line in lines)
+
+
+def test_of_an_attempt_that_wrote_all_its_lines_what_we_say_is_kept_and_the_traceback_is_not() -> None:
+    log = AttemptLog(2)
+    log.add("INFO", ["a", "b", "c"])
+    log.add_exception(raised())
+    log.say("ERROR", "UNHANDLED_EXCEPTION: ValueError: no such day")
+    log.close()
+    dropped = log.dropped
+    assert dropped > 3
+    assert told(log) == [
+        ("INFO", "a"),
+        ("INFO", "b"),
+        ("WARNING", "This attempt has written its 2 lines; more are not kept here"),
+        ("ERROR", "UNHANDLED_EXCEPTION: ValueError: no such day"),
+        ("WARNING", f"{dropped} further lines were not kept; the worker's own log has them"),
+    ]
 
 
 def test_the_place_where_code_was_stopped_is_kept_without_the_exception() -> None:
@@ -328,6 +348,34 @@ def test_a_line_without_end_does_not_pile_up() -> None:
         assert len(child.out.getvalue()) == 1_000_000
 
 
+def test_a_line_too_long_to_wait_for_is_not_cut_within_a_character_and_the_next_one_is_whole() -> None:
+    written = ("€" * 50_000).encode()
+    with capturing() as child:
+        log = child.begin()
+        for start in range(0, len(written), 10_000):
+            sys.stdout.buffer.write(written[start : start + 10_000])
+            sys.stdout.flush()
+        print("\nnext")
+        child.end()
+        long, *others = texts(log)
+        assert long.startswith("€" * MAX_LINE_CHARS + "… (")
+        assert others == ["next"]
+
+
+@pytest.mark.parametrize("seam", [MAX_LINE_CHARS, MAX_LINE_BYTES])
+def test_a_secret_on_the_seam_of_a_long_line_is_masked(seam: int) -> None:
+    mask("s3cret-word-very-long")
+    with capturing() as child:
+        log = child.begin()
+        sys.stdout.write("y" * (seam - 9) + "s3cret-wor")
+        sys.stdout.flush()
+        print("d-very-long")
+        child.end()
+        kept = "".join(texts(log))
+        assert "s3cret" not in kept
+        assert "very-long" not in kept
+
+
 def test_lines_past_the_limit_are_counted_and_still_go_where_they_went() -> None:
     with capturing() as child:
         log = child.begin(max_lines=2)
@@ -400,6 +448,14 @@ def test_records_of_horsies_are_left_to_its_own_handlers() -> None:
         child.end()
         assert texts(log) == []
         assert child.err.getvalue() == b""
+
+
+def test_records_of_a_package_that_is_only_named_after_horsies_are_kept() -> None:
+    with capturing() as child:
+        log = child.begin()
+        logging.getLogger("horsies_etl.load").warning("mine")
+        child.end()
+        assert texts(log) == ["horsies_etl.load: mine"]
 
 
 def test_records_of_py4j_and_of_sparks_query_contexts_are_noise() -> None:

@@ -42,7 +42,19 @@ def test_horsies_own_command_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen[0][1:] == with_defaults(["my_tasks:app"])
 
 
-def test_horsies_understands_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("given", "understood"),
+    [
+        ([], (1, 1_000_000)),
+        (["--processes", "3"], (3, 1_000_000)),
+        (["--processes=3", "--max-tasks-per-child", "50"], (3, 50)),
+        (["--proc", "3"], (3, 1_000_000)),
+    ],
+    ids=["nothing", "one", "both", "abbreviated"],
+)
+def test_horsies_understands_the_defaults_and_what_is_given_instead(
+    given: list[str], understood: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from horsies.core import cli
 
     seen: list[tuple[str, int, int]] = []
@@ -51,6 +63,6 @@ def test_horsies_understands_the_defaults(monkeypatch: pytest.MonkeyPatch) -> No
         seen.append((args.module_pos, args.processes, args.max_tasks_per_child))  # type: ignore[attr-defined]
 
     monkeypatch.setattr(cli, "worker_command", start)
-    monkeypatch.setattr(sys, "argv", ["x", "my_tasks:app"])
+    monkeypatch.setattr(sys, "argv", ["x", "my_tasks:app", *given])
     command.main()
-    assert seen == [("my_tasks:app", 1, 1_000_000)]
+    assert seen == [("my_tasks:app", *understood)]

@@ -39,6 +39,12 @@ def test_a_secret_that_begins_with_another_one_goes_as_a_whole() -> None:
     assert masked("abcdef-and-more abcdef") == "*** ***"
 
 
+def test_a_secret_of_several_lines_is_masked_as_a_whole_and_line_by_line() -> None:
+    mask("-----BEGIN KEY-----\nMIIEabcdefghijklmnop\n-----END KEY-----")
+    assert masked("-----BEGIN KEY-----\nMIIEabcdefghijklmnop\n-----END KEY-----") == "***"
+    assert masked("its middle is MIIEabcdefghijklmnop") == "its middle is ***"
+
+
 def test_a_secret_is_text_and_no_pattern() -> None:
     mask("a.c*(x")
     assert masked("a.c*(x abc*(x") == "*** abc*(x"
@@ -76,15 +82,24 @@ def test_other_variables_are_not_masked(environ: dict[str, str]) -> None:
     assert masked("/usr/bin worker-1 german") == "/usr/bin worker-1 german"
 
 
+def test_switches_and_numbers_under_a_telling_name_are_not_masked(environ: dict[str, str]) -> None:
+    environ.update(TOKENIZERS_PARALLELISM="false", TOKEN_TTL="86400")
+    mask_known({"spark.security.credentials.renewal": "12.75s"}, [])
+    assert masked("false 86400 12.75s") == "false 86400 12.75s"
+
+
 @pytest.mark.usefixtures("environ")
 def test_secrets_of_sparks_settings_are_masked() -> None:
     conf = {
+        "spark.hadoop.fs.s3a.access.key": "s3a-access",
+        "fs.azure.account.key.x.dfs.core.windows.net": "azure-account",
         "spark.hadoop.fs.s3a.secret.key": "s3a-secret",
         "spark.hadoop.fs.s3a.session.token": "s3a-session",
         "spark.ssl.keyPassword": "key-password",
         "spark.app.name": "flights",
     }
     mask_known(conf, [])
+    assert masked("s3a-access azure-account flights") == "*** *** flights"
     assert masked("s3a-secret s3a-session key-password flights") == "*** *** *** flights"
 
 
@@ -92,3 +107,17 @@ def test_secrets_of_sparks_settings_are_masked() -> None:
 def test_passwords_of_database_urls_are_masked_as_written_and_as_meant() -> None:
     mask_known({}, ["postgresql+psycopg://u:p%40ss%2Fword@db/x", "postgresql://direct/x", ""])
     assert masked("p%40ss%2Fword is p@ss/word of u at db") == "*** is *** of u at db"
+
+
+@pytest.mark.usefixtures("environ")
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://db/x?user=u&password=s3cret%2Fword",
+        "postgresql://db/x?sslpassword=s3cret%2Fword&user=u",
+        "sc://spark:15002/;token=s3cret%2Fword;user_id=u",
+    ],
+)
+def test_secrets_among_the_parameters_of_urls_are_masked(url: str) -> None:
+    mask_known({}, [url])
+    assert masked("s3cret%2Fword is s3cret/word of u") == "*** is *** of u"

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,97 +10,17 @@ import pytest
 pytest.importorskip("horsies")
 
 from airflow_horsies.database import Database
-from airflow_horsies.exceptions import DatabaseUnreachable
-from airflow_horsies.ledger import schema as ledger_schema
-from airflow_horsies.wire.schema import detect_schema
-from airflow_horsies.wire.statement import Rows, Script
+from airflow_horsies.exceptions import DatabaseError, DatabaseUnreachable
+from airflow_horsies.wire.statement import Rows
 from airflow_horsies.worker import reporter as reporter_module
 from airflow_horsies.worker.attempt import Assignment, RunningAttempt, StopReason
 from airflow_horsies.worker.logs import AttemptLog
 from airflow_horsies.worker.reporter import Reporter
-from tests.unit.driving import MOVED, drive
+from tests.unit.worker.tables import Tables, eventually
 
 SECRET = "s3cret-word"
 URL = f"postgresql+psycopg://worker:{SECRET}@db:6432/horsies"
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
-Key = tuple[str, int]
-
-
-def eventually(condition: Callable[[], object], seconds: float = 10.0) -> None:
-    give_up = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < give_up, "it did not happen in time"
-        time.sleep(0.005)
-
-
-class Tables:
-    """Just enough of horsies' tables and ours to be reported to; in the place of a Session."""
-
-    def __init__(self) -> None:
-        self.retries: dict[str, int] = {}
-        self.lost: set[str] = set()
-        self.cancelled: set[str] = set()
-        self.good_until: datetime | None = None
-        self.begun: dict[Key, Mapping[str, Any]] = {}
-        self.lines: dict[Key, dict[int, str]] = {}
-        self.progress: list[Mapping[str, Any]] = []
-        self.ended: dict[Key, Mapping[str, Any]] = {}
-        self.migrated = 0
-        self.runs = 0
-        # Raised instead of running, and raised after all was written, as when a connection breaks in a commit.
-        self.down: Exception | None = None
-        self.breaking: list[Exception] = []
-        self.hanging = threading.Event()
-        self.hanging.set()
-
-    def run(self, make_script: Callable[[], Script[Any]]) -> Any:
-        self.hanging.wait(30)
-        self.runs += 1
-        if self.down is not None:
-            raise self.down
-        if make_script is ledger_schema.migrate:
-            self.migrated += 1
-            return None
-        if make_script is detect_schema:
-            return MOVED
-        outcome = drive(make_script(), self.answers).outcome
-        if self.breaking:
-            raise self.breaking.pop(0)
-        return outcome
-
-    @property
-    def answers(self) -> dict[str, Any]:
-        return {
-            "read_running_task": self._read_running_task,
-            "begin_attempt": self._begin_attempt,
-            "append_lines": self._append_lines,
-            "write_progress": lambda params: self.progress.append(params) or [],
-            "end_attempt": self._end_attempt,
-            "find_cancel_request": lambda params: [{"requested": params["horsies_task_id"] in self.cancelled}],
-        }
-
-    def texts(self, task_id: str, number: int = 1) -> list[tuple[int, str]]:
-        return sorted(self.lines.get((task_id, number), {}).items())
-
-    def _read_running_task(self, params: Mapping[str, Any]) -> Rows:
-        if params["id"] in self.lost:
-            return []
-        return [{"retry_count": self.retries.get(params["id"]), "good_until": self.good_until}]
-
-    def _begin_attempt(self, params: Mapping[str, Any]) -> Rows:
-        key = params["horsies_task_id"], params["attempt"]
-        self.begun[key] = params
-        return [{"lines": max(self.lines.get(key, {}), default=0)}]
-
-    def _append_lines(self, params: Mapping[str, Any]) -> Rows:
-        written = self.lines.setdefault((params["horsies_task_id"], params["attempt"]), {})
-        for number, text in zip(params["line_numbers"], params["lines"], strict=True):
-            written.setdefault(number, text)
-        return []
-
-    def _end_attempt(self, params: Mapping[str, Any]) -> Rows:
-        self.ended[params["horsies_task_id"], params["attempt"]] = params
-        return []
 
 
 class Worker:
@@ -131,13 +50,6 @@ class Worker:
         if attempt.stop_reason is None:
             attempt.stop_reason = reason
             self.stopped.append((attempt.task_id, reason))
-
-
-@pytest.fixture
-def tables(monkeypatch: pytest.MonkeyPatch) -> Tables:
-    tables = Tables()
-    monkeypatch.setattr(reporter_module, "Session", lambda database: tables)
-    return tables
 
 
 @pytest.fixture
@@ -262,6 +174,41 @@ def test_an_error_that_is_none_of_ours_does_not_end_the_reports(worker: Worker, 
     eventually(lambda: tables.texts("t1"))
 
 
+def test_an_attempt_that_cannot_be_written_does_not_block_the_others(
+    worker: Worker, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = tables._end_attempt
+
+    def refuse_bad(params: Mapping[str, Any]) -> Rows:
+        if params["horsies_task_id"] == "bad":
+            raise DatabaseError("PostgreSQL text fields cannot contain NUL (0x00) bytes")
+        return write(params)
+
+    monkeypatch.setattr(tables, "_end_attempt", refuse_bad)
+    worker.end(worker.begin("bad"), "FAILED", "X", "a\x00b")
+    worker.end(worker.begin("good"))
+    eventually(lambda: list(tables.ended) == [("good", 1)])
+
+
+def test_lines_of_an_attempt_that_was_given_up_are_not_the_next_ones(
+    worker: Worker, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reporter_module, "END_SECONDS", 0.0)
+    first = worker.begin("first")
+    eventually(lambda: first.number == 1)
+    tables.down = DatabaseUnreachable("away")
+    first.log.add("INFO", ["of the first"])
+    eventually(lambda: worker.reporter._quiet_until > 0)
+    worker.end(first)
+    others = [f"t{number}" for number in range(reporter_module.MAX_UNREPORTED)]
+    for task_id in others:
+        worker.end(worker.begin(task_id))
+    tables.down = None
+    eventually(lambda: not worker.reporter._unreported)
+    assert {task_id for task_id, _ in tables.ended} == set(others)
+    assert tables.lines == {}
+
+
 def test_the_end_waits_a_bounded_time_for_a_database_that_hangs(
     worker: Worker, tables: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -308,6 +255,24 @@ def test_progress_is_written_while_the_attempt_runs(worker: Worker, tables: Tabl
     written = [(row["attempt"], row["done"], row["total"], row["stage"]) for row in tables.progress]
     assert written == [(1, 1, 4, "reading"), (1, 2, 4, "writing")]
     assert all(row["horsies_task_id"] == "t1" for row in tables.progress)
+
+
+def test_progress_that_is_told_during_a_report_is_in_the_next_one(
+    worker: Worker, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt = worker.begin()
+    eventually(lambda: attempt.number == 1)
+    write = tables._write_progress
+
+    def write_while_the_task_goes_on(params: Mapping[str, Any]) -> Rows:
+        if not tables.progress:
+            attempt.progress = (2, 2, "done")
+        return write(params)
+
+    monkeypatch.setattr(tables, "_write_progress", write_while_the_task_goes_on)
+    attempt.progress = (1, 2, None)
+    eventually(lambda: len(tables.progress) == 2)
+    assert [row["done"] for row in tables.progress] == [1, 2]
 
 
 def test_lines_in_buffers_are_asked_for_before_each_report(tables: Tables) -> None:
@@ -366,6 +331,20 @@ def test_an_attempt_is_stopped_when_its_time_is_up_also_while_the_database_is_aw
     attempt.started -= 59
     eventually(lambda: worker.stopped)
     assert worker.stopped == [("t1", StopReason.TIMED_OUT)]
+
+
+def test_an_attempt_that_could_not_be_stopped_is_stopped_again(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[StopReason] = []
+
+    def refuse(attempt: RunningAttempt, reason: StopReason) -> None:
+        asked.append(reason)
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(worker.reporter, "_stop", refuse)
+    attempt = worker.begin(timeout_seconds=60)
+    attempt.started -= 59
+    eventually(lambda: len(asked) > 1)
+    assert set(asked) == {StopReason.TIMED_OUT}
 
 
 def test_an_attempt_is_stopped_when_its_good_until_has_passed(worker: Worker, tables: Tables) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import enum
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -15,6 +16,7 @@ pytest.importorskip("pyspark")
 
 import numpy as np
 import pandas as pd
+from horsies import TaskError
 from pydantic import BaseModel
 from pyspark.sql import Row
 
@@ -100,6 +102,7 @@ def test_plain_values_become_json(value: Any, converted: Any) -> None:
         (np.array([[1, 2], [3, 4]]), [[1, 2], [3, 4]]),
         (np.array([]), []),
         (np.datetime64("2026-03-01"), "2026-03-01"),
+        (np.datetime64("2026-03-01T12:00:00", "ns"), "2026-03-01T12:00:00.000000000"),
         (pd.Timestamp("2026-03-01 12:00"), "2026-03-01T12:00:00"),
         (pd.Timestamp("2026-03-01 12:00", tz="UTC"), "2026-03-01T12:00:00Z"),
         (pd.Series([1, 2]), [1, 2]),
@@ -130,6 +133,10 @@ def test_rows_become_objects_by_their_columns() -> None:
     converted = {"origin": "JFK", "day": "2026-03-01", "inner": {"n": 1}, "many": [{"n": 2}]}
     assert convert(row) == converted
     assert convert([row, row]) == [converted, converted]
+
+
+def test_a_row_without_names_becomes_a_list() -> None:
+    assert convert([Row(1, date(2026, 3, 1))]) == [[1, "2026-03-01"]]
 
 
 def test_a_reference_to_a_result_is_what_the_operator_hands_on() -> None:
@@ -185,6 +192,38 @@ def test_keys_that_are_no_text_are_told_with_their_place(key: Any) -> None:
 
 def test_keys_that_are_numbers_become_text() -> None:
     assert convert({1: "a", 2.5: "b", "c": "c"}) == {"1": "a", "2.5": "b", "c": "c"}
+    assert convert({np.int64(1): "a", np.float64(2.5): "b"}) == {"1": "a", "2.5": "b"}
+
+
+def test_keys_that_would_become_the_same_are_told_with_their_place() -> None:
+    with pytest.raises(TaskFault, match=r"the result\['a'\] has two keys that JSON cannot tell apart: '1'") as caught:
+        convert({"a": {1: "a", "1": "b"}})
+    assert caught.value.code == "RESULT_NOT_JSON"
+
+
+def list_in_itself() -> list[Any]:
+    value: list[Any] = []
+    value.append(value)
+    return value
+
+
+def dict_in_itself() -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    value["itself"] = value
+    return value
+
+
+@pytest.mark.parametrize("make", [list_in_itself, dict_in_itself])
+def test_a_result_that_contains_itself_is_told(make: Callable[[], Any]) -> None:
+    with pytest.raises(TaskFault, match="the result contains itself") as caught:
+        convert(make())
+    assert caught.value.code == "RESULT_NOT_JSON"
+
+
+def test_an_error_that_is_returned_instead_of_raised_is_no_result() -> None:
+    with pytest.raises(TaskFault, match="raise an exception to fail") as caught:
+        convert(TaskError(error_code="X", message="m"))
+    assert caught.value.code == "RESULT_NOT_JSON"
 
 
 def test_a_result_may_be_as_large_as_allowed_and_no_larger() -> None:
@@ -233,3 +272,25 @@ def test_a_dataframe_is_not_returned_unless_the_task_allows_it() -> None:
     with pytest.raises(TaskFault, match=r"max_rows=….*save_result") as caught:
         convert(DataFrame([]))
     assert caught.value.code == "RESULT_NOT_JSON"
+
+
+class FakePandasOnSpark:
+    """The part of a DataFrame of pandas-on-Spark that is asked for the one of Spark."""
+
+    def __init__(self, rows: list[Any]) -> None:
+        self.rows = rows
+
+    def to_spark(self) -> Any:
+        return DataFrame(self.rows)
+
+
+PandasOnSpark = type("DataFrame", (FakePandasOnSpark,), {"__module__": "pyspark.pandas.frame"})
+
+
+def test_a_dataframe_of_pandas_on_spark_is_one_of_spark() -> None:
+    frame = PandasOnSpark([Row(n=1), Row(n=2)])
+    assert convert({"frame": frame}, max_rows=2) == {"frame": [{"n": 1}, {"n": 2}]}
+    with pytest.raises(TaskFault, match="more than 1 rows"):
+        convert(frame, max_rows=1)
+    with pytest.raises(TaskFault, match=r"max_rows=….*save_result"):
+        convert(frame)

@@ -110,17 +110,24 @@ def test_a_missing_database_is_told_with_what_to_set(environ: dict[str, str]) ->
         ("HORSIES_QUEUES", "fast:1.5"),
         ("HORSIES_QUEUES", "fast:1:"),
         ("HORSIES_QUEUES", "fast:1:2:3"),
+        ("HORSIES_QUEUES", "fast:²"),
+        ("HORSIES_QUEUES", "fast:0"),
+        ("HORSIES_QUEUES", "fast:101"),
+        ("HORSIES_QUEUES", "fast,slow,fast:1"),
         ("HORSIES_DEAD_AFTER_SECONDS", "4"),
         ("HORSIES_DEAD_AFTER_SECONDS", "-30"),
         ("HORSIES_DEAD_AFTER_SECONDS", "2.5"),
         ("HORSIES_DEAD_AFTER_SECONDS", "2m"),
+        ("HORSIES_DEAD_AFTER_SECONDS", "7200"),
         ("HORSIES_SPARK_MASTER", "http://spark:8080"),
         ("HORSIES_SPARK_MASTER", "spark"),
+        ("HORSIES_SPARK_MASTER", "localhost:7077"),
         ("HORSIES_SPARK_CONF", "spark.executor.memory=2g"),
         ("HORSIES_SPARK_CONF", '["spark.executor.memory"]'),
         ("HORSIES_SPARK_CONF", "null"),
         ("HORSIES_LOG_LINES", "-1"),
         ("HORSIES_LOG_LINES", "many"),
+        ("HORSIES_LOG_LINES", "²"),
         ("HORSIES_RESULT_BYTES", "999"),
         ("HORSIES_RESULT_BYTES", "1MB"),
     ],
@@ -138,6 +145,44 @@ def test_the_least_value_of_a_number_is_accepted(name: str, value: str) -> None:
     resolve({name: value})
 
 
+@pytest.mark.parametrize("variable", ["HORSIES_DATABASE_URL", "HORSIES_DIRECT_DATABASE_URL"])
+@pytest.mark.parametrize("scheme", ["postgresql", "postgres", "postgresql+psycopg"])
+def test_the_url_of_a_database_gets_the_driver_horsies_wants(variable: str, scheme: str) -> None:
+    environ = {"HORSIES_DATABASE_URL": URL, variable: f"{scheme}://worker:{SECRET}@other/horsies?sslmode=require"}
+    settings = resolve(environ, database_url=None)
+    found = settings.direct_database_url if "DIRECT" in variable else settings.database_url
+    assert found == f"postgresql+psycopg://worker:{SECRET}@other/horsies?sslmode=require"
+
+
+@pytest.mark.parametrize("variable", ["HORSIES_DATABASE_URL", "HORSIES_DIRECT_DATABASE_URL"])
+@pytest.mark.parametrize("scheme", ["mysql://", "postgresql+asyncpg://", ""])
+def test_the_url_of_another_database_is_told_with_the_name_of_its_variable(variable: str, scheme: str) -> None:
+    environ = {"HORSIES_DATABASE_URL": URL, variable: f"{scheme}worker:{SECRET}@other/horsies"}
+    with pytest.raises(SettingsError, match=f"^{variable} ") as caught:
+        resolve(environ, database_url=None)
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize("dead_after", [timedelta(seconds=1), timedelta(seconds=-30), timedelta(hours=2)])
+def test_a_dead_after_that_horsies_does_not_allow_is_told_also_where_it_is_given(dead_after: timedelta) -> None:
+    with pytest.raises(SettingsError, match=r"^HORSIES_DEAD_AFTER_SECONDS is .*: write 5 to 3600"):
+        resolve(dead_after=dead_after)
+
+
+@pytest.mark.parametrize(
+    ("text", "queues"),
+    [("spark", (Queue("spark"),)), ("a:1,b:2", (Queue("a", priority=1), Queue("b", priority=2)))],
+)
+def test_queues_can_be_given_as_one_text(text: str, queues: tuple[Queue, ...]) -> None:
+    assert resolve(queues=text).queues == queues
+
+
+@pytest.mark.parametrize("value", ["null", "[1]", '{"b": 1}'])
+def test_a_value_of_spark_conf_that_is_no_setting_is_told_with_its_name(value: str) -> None:
+    with pytest.raises(SettingsError, match=r"^HORSIES_SPARK_CONF: .*'spark\.executor\.memory'"):
+        resolve({"HORSIES_SPARK_CONF": f'{{"spark.ui.enabled": true, "spark.executor.memory": {value}}}'})
+
+
 def test_a_bad_spark_conf_is_not_repeated_as_it_may_hold_secrets() -> None:
     with pytest.raises(SettingsError) as caught:
         resolve({"HORSIES_SPARK_CONF": f'{{"spark.ssl.keyPassword": "{SECRET}"'})
@@ -150,8 +195,18 @@ def test_settings_errors_are_ours() -> None:
 
 
 def test_secrets_are_not_in_the_repr() -> None:
-    settings = resolve(direct_database_url=URL, spark_conf={"spark.hadoop.fs.s3a.secret.key": SECRET})
+    settings = resolve(
+        direct_database_url=URL,
+        spark_master=f"sc://host:15002/;token={SECRET}",
+        spark_conf={"spark.hadoop.fs.s3a.secret.key": SECRET},
+    )
     assert SECRET not in repr(settings)
+
+
+def test_the_token_of_a_master_that_cannot_be_used_is_not_repeated() -> None:
+    with pytest.raises(SettingsError, match="http://host/") as caught:
+        resolve(spark_master=f"http://host/;token={SECRET}")
+    assert SECRET not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +158,42 @@ def test_the_next_attempt_is_not_stopped_for_the_last_one(stopper: Stopper) -> N
     with stopper.armed(second):
         stopper.bring_to_stop(first, None, pytest.fail)
         time.sleep(0.1)
+
+
+def test_the_next_attempt_is_not_killed_for_one_that_stopped_at_last(
+    stopper: Stopper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stopping, "KILL_AFTER_SECONDS", -1.0)
+    monkeypatch.setattr(os, "kill", lambda *args: pytest.fail("it was killed"))
+    first, second = attempt("first"), attempt("second")
+    with ExitStack() as running:
+        running.enter_context(stopper.armed(first))
+
+        def first_stops_meanwhile() -> None:
+            running.close()
+            running.enter_context(stopper.armed(second))
+
+        first.stop_reason = StopReason.CANCELLED
+        stopper.bring_to_stop(first, None, first_stops_meanwhile)
+
+
+class InterruptedStopper(Stopper):
+    """Its signal arrives in the moment in which it disarms."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        armed = getattr(self, "_armed", None)
+        if name == "_armed" and value is None and armed is not None and armed.stop_reason is None:
+            armed.stop_reason = StopReason.CANCELLED
+            self._raise(STOP_SIGNAL, None)
+        super().__setattr__(name, value)
+
+
+def test_an_attempt_that_is_stopped_as_it_ends_is_disarmed() -> None:
+    stopper, running = InterruptedStopper(), attempt()
+    with suppress(TaskStopped), stopper.armed(running):
+        pass
+    assert running.stop_reason is StopReason.CANCELLED
+    assert stopper._armed is None
 
 
 def test_spark_is_interrupted_first_and_python_only_where_that_did_not_help(stopper: Stopper) -> None:

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import enum
+import gc
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -14,7 +15,7 @@ import pytest
 
 pytest.importorskip("horsies")
 
-from horsies import AppConfig, Horsies, PostgresConfig, TaskResult
+from horsies import AppConfig, Horsies, PostgresConfig, TaskError, TaskResult
 from horsies.core.codec.json_value import StrictJsonError
 from horsies.core.codec.kwargs import decode_kwargs
 from pydantic import BaseModel, Field, SecretStr
@@ -156,6 +157,18 @@ def test_the_value_of_an_argument_with_a_telling_name_is_not_shown(name: str) ->
     assert f"{name}: Input should be a valid integer" in said
 
 
+def test_the_value_of_a_telling_name_within_an_argument_is_not_shown() -> None:
+    said = fault(one(dict[str, int]), x={"password": SECRET})
+    assert SECRET not in said
+    assert "x['password']: Input should be a valid integer" in said
+
+
+def test_the_value_of_an_argument_that_is_declared_secret_is_not_shown() -> None:
+    said = fault(one(SecretStr), x=987_654)
+    assert "987654" not in said
+    assert "x: Input should be a valid string" in said
+
+
 def test_defaults_are_left_to_the_function() -> None:
     def count(*, path: str, rows: int = 5, day: date | None = None) -> None: ...
 
@@ -214,6 +227,19 @@ class Opaque:
 def no_json(spark: Any, *, thing: Opaque) -> None: ...
 
 
+class Unresolved(BaseModel):
+    leg: Nowhere  # type: ignore[name-defined]  # noqa: F821
+
+
+def no_model(spark: Any, *, thing: Unresolved) -> None: ...
+
+
+def spark_by_name(*, spark: Any) -> None: ...
+
+
+async def asynchronous(spark: Any) -> None: ...
+
+
 @pytest.mark.parametrize(
     ("function", "says"),
     [
@@ -226,6 +252,9 @@ def no_json(spark: Any, *, thing: Opaque) -> None: ...
         (only_by_position, "'path' of only_by_position cannot be given by name"),
         (unknown_name, "'Nowhere' is not defined in the annotations of unknown_name; .*TYPE_CHECKING"),
         (no_json, "'thing' of no_json has an annotation that JSON cannot fill"),
+        (no_model, "'thing' of no_model has an annotation that JSON cannot fill"),
+        (spark_by_name, r"the first parameter of spark_by_name must be 'spark', before any \*"),
+        (asynchronous, "asynchronous is async; a task is a plain function"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -238,12 +267,15 @@ def test_a_function_that_cannot_be_a_task_is_told_where_it_is_defined(
     assert list(app.tasks) == []
 
 
-@pytest.fixture
-def app(monkeypatch: pytest.MonkeyPatch) -> Iterator[Horsies]:
+def make_app() -> Horsies:
     """A real app of a database that is not there."""
-    monkeypatch.setattr(tasks_module, "_with_spark", set(), raising=False)
     url = SecretStr("postgresql+psycopg://u:p@localhost:1/x")
-    yield Horsies(AppConfig(broker=PostgresConfig(database_url=url)))
+    return Horsies(AppConfig(broker=PostgresConfig(database_url=url)))
+
+
+@pytest.fixture
+def app() -> Horsies:
+    return make_app()
 
 
 def registered(app: Horsies, name: str) -> Callable[..., Any]:
@@ -283,6 +315,30 @@ def test_only_tasks_with_spark_make_an_app_use_spark(app: Horsies) -> None:
     def sparkling(spark: Any) -> None: ...
 
     assert uses_spark(app)
+
+
+def test_an_app_is_not_taken_for_one_that_is_gone() -> None:
+    for _ in range(10):
+        app = make_app()
+        assert not uses_spark(app)
+
+        @spark_task(app, "sparkling")
+        def sparkling(spark: Any) -> None: ...
+
+        # The next one may well stand where this one stood.
+        del app
+        gc.collect()
+
+
+def test_parameters_that_workflows_fill_are_left_to_horsies(app: Horsies) -> None:
+    @python_task(app, "second")
+    def second(*, first: TaskResult[int, TaskError], rows: int = 5) -> None: ...
+
+    parameters = inspect.signature(registered(app, "second")).parameters
+    assert parameters["first"].annotation == TaskResult[int, TaskError]
+    known, given = arguments(second), TaskResult[int, TaskError](ok=7)
+    assert known.validate({"first": given, "rows": "6"}) == {"first": given, "rows": 6}
+    assert app.check() == []
 
 
 def test_horsies_accepts_the_tasks(app: Horsies) -> None:
