@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -209,9 +210,12 @@ def _first_said(text: str) -> str:
 
 
 def is_unfit_to_keep(error: BaseException) -> bool:
-    """Whether its text holds a secret, or something Postgres cannot hold, or cannot be had at all."""
-    said = _said(error)
-    return presentable(said) != said or said.endswith(NOT_TO_BE_HAD)
+    """Whether its trace holds a secret, or something Postgres cannot hold, or cannot be had at all."""
+    try:
+        told = "".join(traceback.format_exception(error))
+    except Exception:
+        return True
+    return presentable(told) != told or _said(error).endswith(NOT_TO_BE_HAD)
 
 
 def first_line(error: BaseException) -> str:

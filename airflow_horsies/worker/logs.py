@@ -119,8 +119,9 @@ class _Passage(io.RawIOBase):
 
     def end_line(self) -> None:
         """A last line without an end is a line, too."""
-        if self._log is not None and self._rest:
-            self._keep(self._log, b"\n")
+        rest, self._rest = self._rest, b""
+        if self._log is not None and rest:
+            self._log.add(self._level, [rest.decode("utf-8", "backslashreplace")])
 
     def _keep(self, log: AttemptLog, chunk: bytes) -> None:
         if log.is_full:

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 MASK = "***"
 # Shorter ones would take ordinary words out of every line.
@@ -42,10 +42,16 @@ def mask_known(conf: Mapping[str, str], urls: Iterable[str]) -> None:
         if SECRET_NAME.search(name) and not HARMLESS.fullmatch(value):
             mask(value)
     for url in urls:
-        password = urlsplit(url).password
+        password = _password_of(url)
         for secret in (password or "", *URL_PARAMETER.findall(url)):
             mask(secret)
             mask(unquote(secret))
+
+
+def _password_of(url: str) -> str | None:
+    """A password may hold what other URLs may not."""
+    user_and_password, at, _ = url.partition("://")[2].rpartition("@")
+    return user_and_password.partition(":")[2] if at else None
 
 
 def presentable(text: str) -> str:

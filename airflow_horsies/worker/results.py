@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from horsies import TaskError as HorsiesTaskError
@@ -55,10 +55,9 @@ def save_result(value: Any, uri: str, *, format: str = "parquet", **options: Any
     """
     from pyspark.sql import SparkSession
 
-    frame = value
+    frame = value.to_spark() if hasattr(value, "to_spark") else value
     if not hasattr(frame, "write"):
-        active = SparkSession.active()
-        frame = active.createDataFrame(value)
+        frame = SparkSession.active().createDataFrame(value)
     frame.write.mode("overwrite").format(format).options(**options).save(uri)
     written = frame.sparkSession.read.format(format).schema(frame.schema).options(**options).load(uri)
     return ResultReference(uri=uri, format=format, rows=written.count(), columns=tuple(frame.columns))
@@ -66,7 +65,7 @@ def save_result(value: Any, uri: str, *, format: str = "parquet", **options: Any
 
 def _plain(value: Any, max_rows: int | None, path: str) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
-        value = asdict(value)
+        value = {each.name: getattr(value, each.name) for each in fields(value)}
     if isinstance(value, HorsiesTaskError):
         raise TaskFault("RESULT_NOT_JSON", "the task returned a TaskError: raise an exception to fail")
     if isinstance(value, BaseModel):
@@ -74,7 +73,8 @@ def _plain(value: Any, max_rows: int | None, path: str) -> Any:
     if _is_spark(value, "DataFrame"):
         return _rows(value.to_spark() if hasattr(value, "to_spark") else value, max_rows)
     if _is_spark(value, "Row"):
-        value = value.asDict() if hasattr(value, "__fields__") else list(value)
+        names = getattr(value, "__fields__", None)
+        value = list(value) if names is None else _named(names, value, path)
     if isinstance(value, Mapping):
         plain: dict[str, Any] = {}
         for key, item in value.items():
@@ -100,7 +100,19 @@ def _rows(frame: Any, max_rows: int | None) -> list[Any]:
             "RESULT_TOO_LARGE",
             f"the result has more than {max_rows:,} rows, which is the task's max_rows: write it with save_result()",
         )
+    _require_distinct(frame.columns, "the result")
     return [row.asDict(recursive=True) for row in rows]
+
+
+def _named(names: list[str], row: Any, path: str) -> dict[str, Any]:
+    _require_distinct(names, path)
+    return dict(zip(names, row, strict=True))
+
+
+def _require_distinct(names: list[str], path: str) -> None:
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise TaskFault("RESULT_NOT_JSON", f"{path} has two columns named {twice!r}: rename one")
 
 
 def _key(key: Any, path: str) -> str:

@@ -68,7 +68,7 @@ class Queue:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        name, *numbers = text.strip().split(":")
+        name, *numbers = (part.strip() for part in text.split(":"))
         if not name or len(numbers) > 2 or not all(number.isdecimal() and number.isascii() for number in numbers):
             raise SettingsError(
                 f"{QUEUES}: {text!r} is no queue; write NAME, NAME:PRIORITY or NAME:PRIORITY:MAX_RUNNING"
@@ -113,7 +113,7 @@ class SparkSettings:
     def full_conf(self) -> dict[str, str]:
         """Spark's settings with our defaults below the author's."""
         local = LOCAL_DEFAULTS if self.master.startswith("local") else {}
-        return {**DEFAULTS, **local, **{name: str(value) for name, value in self.conf.items()}}
+        return {**DEFAULTS, **local, **self.conf}
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,8 @@ class WorkerSettings:
                 "or give horsies_app(database_url=…)"
             )
         direct = direct_database_url or (None if database_url else environ.get(DIRECT_DATABASE_URL))
-        dead_after = dead_after or timedelta(seconds=_number(environ, DEAD_AFTER_SECONDS, 120, least=5))
+        if dead_after is None:
+            dead_after = timedelta(seconds=_number(environ, DEAD_AFTER_SECONDS, 120, least=5))
         if not LEAST_DEAD_AFTER <= dead_after <= MOST_DEAD_AFTER:
             raise SettingsError(f"{DEAD_AFTER_SECONDS} is {dead_after.total_seconds():g}: write 5 to 3600")
         return cls(
@@ -159,7 +160,7 @@ class WorkerSettings:
             dead_after=dead_after,
             spark=SparkSettings(
                 master=spark_master or environ.get(SPARK_MASTER) or "local[*]",
-                conf={**_parse_conf(environ.get(SPARK_CONF, "")), **(spark_conf or {})},
+                conf=_as_text({**_parse_conf(environ.get(SPARK_CONF, "")), **(spark_conf or {})}),
                 hang_seconds=_number(environ, SPARK_HANG_SECONDS, 60, least=1),
             ),
             log_lines=_number(environ, LOG_LINES, 10_000, least=0),
@@ -193,7 +194,7 @@ def _number(environ: Mapping[str, str], name: str, default: int, *, least: int) 
     return int(text)
 
 
-def _parse_conf(text: str) -> dict[str, str]:
+def _parse_conf(text: str) -> dict[str, Any]:
     if not text.strip():
         return {}
     try:
@@ -202,6 +203,10 @@ def _parse_conf(text: str) -> dict[str, str]:
         conf = None
     if not isinstance(conf, dict):
         raise SettingsError(f'{SPARK_CONF} is no JSON object; write {{"spark.executor.memory": "2g"}}')
+    return conf
+
+
+def _as_text(conf: Mapping[str, Any]) -> dict[str, str]:
     for name, value in conf.items():
         if not isinstance(value, str | int | float):
             raise SettingsError(f"{SPARK_CONF}: the value of {name!r} is no text, number or boolean")

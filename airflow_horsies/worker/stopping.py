@@ -7,8 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from typing import Any
 
 from airflow_horsies.worker.attempt import RunningAttempt
@@ -38,17 +37,12 @@ class Stopper:
     def install(self) -> None:
         signal.signal(STOP_SIGNAL, self._raise)
 
-    @contextmanager
-    def armed(self, attempt: RunningAttempt) -> Iterator[None]:
+    def armed(self, attempt: RunningAttempt) -> Armed:
         """Within it, the attempt can be interrupted."""
+        return Armed(self, attempt)
+
+    def arm(self, attempt: RunningAttempt | None) -> None:
         self._armed = attempt
-        try:
-            # It may have been stopped before anything could be raised.
-            if attempt.stop_reason is not None:
-                raise TaskStopped
-            yield
-        finally:
-            self._disarm()
 
     def bring_to_stop(
         self, attempt: RunningAttempt, interrupt_spark: Callable[[], None] | None, before_kill: Callable[[], None]
@@ -73,12 +67,10 @@ class Stopper:
                 signal.pthread_kill(threading.main_thread().ident or 0, STOP_SIGNAL)
             time.sleep(REPEAT_SECONDS)
 
-    def _disarm(self) -> None:
-        while self._armed is not None:
-            with suppress(TaskStopped):
-                self._armed = None
-
     def _raise(self, number: int, frame: Any) -> None:
+        if frame is not None and frame.f_code.co_filename == __file__:
+            # Just before or after the task's own code; the signal comes again if it still runs.
+            return
         if self._armed is not None and self._armed.stop_reason is not None:
             raise TaskStopped
 
@@ -88,3 +80,21 @@ def _quietly(interrupt: Callable[[], None]) -> None:
         interrupt()
     except Exception as error:
         log.info("Spark could not be told to stop: %s", error)
+
+
+class Armed:
+    """No generator: an exception on the way into one would leave the attempt armed."""
+
+    def __init__(self, stopper: Stopper, attempt: RunningAttempt) -> None:
+        self._stopper = stopper
+        self._attempt = attempt
+
+    def __enter__(self) -> None:
+        self._stopper.arm(self._attempt)
+        # It may have been stopped before anything could be raised; asked only now, so that one of the two sees it.
+        if self._attempt.stop_reason is not None:
+            self._stopper.arm(None)
+            raise TaskStopped
+
+    def __exit__(self, *_: object) -> None:
+        self._stopper.arm(None)

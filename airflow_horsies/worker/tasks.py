@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -15,7 +16,7 @@ from pydantic.errors import PydanticUserError
 from airflow_horsies.exceptions import HorsiesError
 from airflow_horsies.worker.child import run_task
 from airflow_horsies.worker.errors import TaskFault
-from airflow_horsies.worker.masking import MASK, SECRET_NAME
+from airflow_horsies.worker.masking import SECRET_NAME
 from airflow_horsies.worker.results import to_json
 from airflow_horsies.worker.settings import WorkerSettings
 
@@ -125,6 +126,7 @@ def _registering(
         app.task(name, **options)(run)
         if with_spark:
             setattr(app, USES_SPARK, True)
+            _ship_with_queries(function.__module__)
         return function
 
     return register
@@ -205,10 +207,21 @@ class Arguments:
 
 def _told(name: str, error: Any, *, is_secret: bool) -> str:
     place = name + "".join(f"[{step!r}]" for step in error["loc"])
-    shown = MASK if is_secret or SECRET_NAME.search(place) else repr(error["input"])
+    # What stands inside of a value may be anything, also a secret beside the one that is wrong.
+    if error["loc"] or is_secret or SECRET_NAME.search(name):
+        return f"{place}: {error['msg']}"
+    shown = repr(error["input"])
     if len(shown) > MAX_SHOWN_CHARS:
         shown = f"{shown[:MAX_SHOWN_CHARS]}…"
     return f"{place}: {error['msg']} (given {shown})"
+
+
+def _ship_with_queries(module: str) -> None:
+    """Let functions of the module travel to executors, which need not have it."""
+    from pyspark import cloudpickle
+
+    if module in sys.modules:
+        cloudpickle.register_pickle_by_value(sys.modules[module])  # type: ignore[no-untyped-call]
 
 
 def _is_positional(parameter: inspect.Parameter) -> bool:

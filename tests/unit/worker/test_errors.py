@@ -245,7 +245,7 @@ CASES: dict[str, tuple[Exception, str, str]] = {
             where="10.0.0.5 executor 3",
         ),
         "SPARK_OUT_OF_MEMORY",
-        "Spark ran out of memory (exit code 52)",
+        "Spark ran out of memory (code 52)",
     ),
     "executor killed by Kubernetes": (
         job_failed(

@@ -471,7 +471,7 @@ def test_records_of_py4j_and_of_sparks_query_contexts_are_noise() -> None:
 
 def test_a_record_that_cannot_be_formatted_does_not_fail_the_task() -> None:
     with capturing() as child:
-        log = child.begin()
+        log = child.begin(max_lines=1_000)
         logging.getLogger("my.tasks").warning("%d days", "no")
         logging.getLogger("my.tasks").warning("still here")
         child.end()

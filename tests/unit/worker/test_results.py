@@ -244,6 +244,7 @@ class FakeDataFrame:
 
     def __init__(self, rows: list[Any]) -> None:
         self.rows = rows
+        self.columns = list(rows[0].__fields__) if rows else []
 
     def limit(self, count: int) -> FakeDataFrame:
         return type(self)(self.rows[:count])

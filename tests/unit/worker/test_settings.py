@@ -235,11 +235,7 @@ def test_spark_is_bound_to_the_loopback_address_only_where_it_is_local() -> None
 
 
 def test_the_authors_spark_settings_win_over_the_defaults() -> None:
-    conf = {"spark.ui.enabled": "true", "spark.driver.host": "worker-1", "spark.sql.shuffle.partitions": 2}
-    full = SparkSettings(conf=conf).full_conf()  # type: ignore[arg-type]
-    assert {name: full[name] for name in conf} == {
-        "spark.ui.enabled": "true",
-        "spark.driver.host": "worker-1",
-        "spark.sql.shuffle.partitions": "2",
-    }
+    conf = {"spark.ui.enabled": "true", "spark.driver.host": "worker-1", "spark.sql.shuffle.partitions": "2"}
+    full = SparkSettings(conf=conf).full_conf()
+    assert {name: full[name] for name in conf} == conf
     assert full["spark.driver.bindAddress"] == "127.0.0.1"

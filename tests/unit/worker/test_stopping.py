@@ -177,22 +177,28 @@ def test_the_next_attempt_is_not_killed_for_one_that_stopped_at_last(
         stopper.bring_to_stop(first, None, first_stops_meanwhile)
 
 
-class InterruptedStopper(Stopper):
-    """Its signal arrives in the moment in which it disarms."""
+def test_a_signal_that_comes_while_a_task_is_armed_or_disarmed_waits_for_its_next_turn(stopper: Stopper) -> None:
+    """At every line of it: a trace function sends the signal there."""
+    running = attempt()
+    sent: list[int] = []
 
-    def __setattr__(self, name: str, value: object) -> None:
-        armed = getattr(self, "_armed", None)
-        if name == "_armed" and value is None and armed is not None and armed.stop_reason is None:
-            armed.stop_reason = StopReason.CANCELLED
-            self._raise(STOP_SIGNAL, None)
-        super().__setattr__(name, value)
+    def send(frame: Any, event: str, argument: Any) -> Any:
+        if frame.f_code.co_filename == stopping.__file__ and frame.f_code is not Stopper._raise.__code__:
+            if event == "line":
+                running.stop_reason = StopReason.CANCELLED
+                sent.append(frame.f_lineno)
+                stopper._raise(STOP_SIGNAL, frame)
+            return send
+        return None
 
-
-def test_an_attempt_that_is_stopped_as_it_ends_is_disarmed() -> None:
-    stopper, running = InterruptedStopper(), attempt()
-    with suppress(TaskStopped), stopper.armed(running):
-        pass
-    assert running.stop_reason is StopReason.CANCELLED
+    armed = stopper.armed(running)
+    armed.__enter__()
+    sys.settrace(send)
+    try:
+        armed.__exit__(None, None, None)
+    finally:
+        sys.settrace(None)
+    assert len(sent) >= 2
     assert stopper._armed is None
 
 

@@ -127,7 +127,6 @@ def test_json_becomes_what_the_annotation_says(annotation: Any, given: Any, valu
 def test_a_value_that_does_not_fit_is_told_with_the_task_and_its_name(annotation: Any, given: Any) -> None:
     said = fault(one(annotation), x=given)
     assert said.startswith("task 'flights.count' cannot take its arguments: x")
-    assert "(given " in said
 
 
 def test_the_place_within_a_nested_value_is_told() -> None:
