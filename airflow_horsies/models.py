@@ -276,6 +276,16 @@ class AttemptRecord:
         return None if self.finished_at is None else (self.finished_at - self.started_at).total_seconds()
 
 
+@dataclass(frozen=True, slots=True)
+class LogChunk:
+    """Lines of an attempt that were written at one time; none of them holds a line break or is missing."""
+
+    first_number: int
+    logged_at: datetime
+    level: str
+    lines: Sequence[str]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogLine:
     """A line that an attempt logged or printed."""

@@ -21,7 +21,7 @@ from typing import Any
 
 import structlog
 from airflow.sdk import Connection
-from spark_tasks import count_and_aggregate
+from spark_job import count_and_aggregate
 
 from airflow_horsies.embedded.java import find_java_home
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
@@ -32,7 +32,7 @@ from airflow_horsies.models import TaskSpec
 from airflow_horsies.operators import HorsiesOperator
 
 HERE = Path(__file__).parent
-JOB = HERE / "spark_tasks.py"
+JOB = HERE / "spark_job.py"
 MASTER = "local[2]"
 WARM_UPS = 15
 WARM_RUNS = 30
@@ -53,6 +53,7 @@ def context(number: int) -> dict[str, Any]:
         dag_id="bench", run_id=f"run {number}", task_id="job", map_index=-1, try_number=1, max_tries=0,
         start_date=datetime.now(UTC), xcom_push=lambda **given: None,
     )  # fmt: skip
+    ti.task = SimpleNamespace(task_id="job", operator_extra_links=[])
     return {"ti": ti, "dag_run": SimpleNamespace(start_date=datetime.now(UTC)), "run_id": ti.run_id}
 
 
@@ -85,8 +86,8 @@ def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--rounds", type=int, default=5)
     rounds: int = arguments.parse_args().rounds
-    logging.disable(logging.INFO)
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    logging.disable(logging.WARNING)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     with tempfile.TemporaryDirectory() as name, EmbeddedPostgres(Path(name) / "bench", durable=True) as postgres:
         folder = Path(name)
         environ = {

@@ -1,20 +1,17 @@
-"""The job of the benchmark: as a task, as a function, and as a script for ``python`` and ``spark-submit``."""
+"""The job of the benchmark as a task, and tasks that print."""
 
 from __future__ import annotations
 
 import sys
 import time
 
+from horsies import TaskError, TaskResult
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as sf
+from spark_job import count_and_aggregate
 
-ROWS = 1_000_000
+from airflow_horsies.worker import horsies_app, python_task, spark_task
 
-
-def count_and_aggregate(spark: SparkSession) -> int:
-    numbers = spark.range(ROWS).withColumn("bucket", sf.col("id") % 10)
-    sums = numbers.groupBy("bucket").agg(sf.sum("id").alias("total")).collect()
-    return int(numbers.count() + sum(row["total"] for row in sums))
+app = horsies_app()
 
 
 def print_lines(lines: int) -> float:
@@ -25,27 +22,18 @@ def print_lines(lines: int) -> float:
     return time.perf_counter() - begun
 
 
-if __name__ == "__main__":
-    session = SparkSession.builder.config("spark.ui.enabled", "false").getOrCreate()
-    print(count_and_aggregate(session))
-    session.stop()
-else:
-    from horsies import TaskError, TaskResult
+@spark_task(app, "bench.job")
+def job(spark: SparkSession) -> dict[str, float]:
+    begun = time.perf_counter()
+    result = count_and_aggregate(spark)
+    return {"result": result, "seconds": time.perf_counter() - begun}
 
-    from airflow_horsies.worker import horsies_app, python_task, spark_task
 
-    app = horsies_app()
+@python_task(app, "bench.lines")
+def lines(*, number: int) -> float:
+    return print_lines(number)
 
-    @spark_task(app, "bench.job")
-    def job(spark: SparkSession) -> dict[str, float]:
-        begun = time.perf_counter()
-        result = count_and_aggregate(spark)
-        return {"result": result, "seconds": time.perf_counter() - begun}
 
-    @python_task(app, "bench.lines")
-    def lines(*, number: int) -> float:
-        return print_lines(number)
-
-    @app.task("bench.lines_without_us")
-    def lines_without_us(*, number: int) -> TaskResult[float, TaskError]:
-        return TaskResult(ok=print_lines(number))
+@app.task("bench.lines_without_us")
+def lines_without_us(*, number: int) -> TaskResult[float, TaskError]:
+    return TaskResult(ok=print_lines(number))

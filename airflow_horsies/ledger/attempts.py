@@ -9,13 +9,18 @@ from typing import Any
 
 from airflow_horsies.exceptions import WireError
 from airflow_horsies.ledger.schema import PACKAGE
-from airflow_horsies.models import AttemptRecord, LogCursor, LogLine, Progress, TaskNews
+from airflow_horsies.models import AttemptRecord, LogChunk, LogCursor, LogLine, Progress, TaskNews
 from airflow_horsies.wire.statement import Row, Script, Statement, sql_text
 
 # The version of the ledger that has all the tables read and written here.
 SINCE = 2
 READ_LINES = 1_000
 READ_LINES_OF_ALL = 10_000
+
+
+def commit_lazily() -> Script[None]:
+    """For the transaction it is the first statement of."""
+    yield Statement(sql_text(PACKAGE, "commit_lazily"))
 
 
 def begin_attempt(
@@ -70,16 +75,16 @@ def read_attempts(task_ids: Collection[str]) -> Script[dict[str, tuple[AttemptRe
     return {task_id: tuple(attempts) for task_id, attempts in found.items()}
 
 
-def append_lines(task_id: str, attempt: int, lines: Sequence[LogLine]) -> Script[None]:
+def append_lines(task_id: str, attempt: int, chunks: Sequence[LogChunk]) -> Script[None]:
     yield Statement(
         sql_text(PACKAGE, "append_lines"),
         {
             "horsies_task_id": task_id,
             "attempt": attempt,
-            "line_numbers": [line.number for line in lines],
-            "logged_ats": [line.logged_at for line in lines],
-            "levels": [line.level for line in lines],
-            "lines": [line.text for line in lines],
+            "first_numbers": [chunk.first_number for chunk in chunks],
+            "logged_ats": [chunk.logged_at for chunk in chunks],
+            "levels": [chunk.level for chunk in chunks],
+            "texts": ["\n".join(chunk.lines) for chunk in chunks],
         },
     )
 

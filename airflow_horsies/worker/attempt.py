@@ -11,7 +11,7 @@ from enum import StrEnum
 from types import FrameType
 from typing import Any
 
-from airflow_horsies.models import LogLine, Progress
+from airflow_horsies.models import LogChunk, Progress
 from airflow_horsies.worker.logs import AttemptLog
 
 # A task that is stopped this long before horsies would kill its process leaves the warm session alive.
@@ -51,7 +51,7 @@ class RunningAttempt:
     number: int | None = None
     good_until: datetime | None = None
     lines_written: int = 0
-    unwritten: list[LogLine] = field(default_factory=list)
+    unwritten: list[LogChunk] = field(default_factory=list)
     progress: tuple[int, int | None, str | None] | None = None
     tells_own_progress: bool = False
     stop_reason: StopReason | None = None

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import BinaryIO, TextIO
 
-from airflow_horsies.models import LogLine
+from airflow_horsies.models import LogChunk
 from airflow_horsies.worker.masking import presentable
 
 MAX_LINE_CHARS = 4_000
@@ -73,15 +73,14 @@ class AttemptLog:
         if self.dropped:
             self.say("WARNING", f"{self.dropped:,} further lines were not kept; the worker's own log has them")
 
-    def take(self, attempt: int, first_number: int) -> list[LogLine]:
+    def take(self, first_number: int) -> list[LogChunk]:
         """The lines that came since, numbered and masked."""
-        lines: list[LogLine] = []
+        chunks: list[LogChunk] = []
         while self._chunks:
-            at, level, texts = self._chunks.popleft()
-            for text in texts:
-                number = first_number + len(lines)
-                lines.append(LogLine(attempt=attempt, number=number, logged_at=at, level=level, text=_clean(text)))
-        return lines
+            at, level, lines = self._chunks.popleft()
+            chunks.append(LogChunk(first_number, at, level, _clean(lines)))
+            first_number += len(lines)
+        return chunks
 
     def _drop(self, lines: int) -> None:
         if lines > 0 and not self.dropped:
@@ -210,8 +209,11 @@ def _is_not_of_horsies(record: logging.LogRecord) -> bool:
     return record.name != "horsies" and not record.name.startswith("horsies.")
 
 
-def _clean(text: str) -> str:
-    text = presentable(text.rstrip("\r"))
-    if len(text) > MAX_LINE_CHARS:
-        return f"{text[:MAX_LINE_CHARS]}… ({len(text):,} characters)"
-    return text
+def _clean(lines: list[str]) -> list[str]:
+    """As many lines, fit to be kept; all at once, as one by one would take many times as long."""
+    cleaned = presentable("\n".join(line.replace("\n", " ") for line in lines)).split("\n")
+    return [_shortened(line.rstrip("\r")) for line in cleaned]
+
+
+def _shortened(line: str) -> str:
+    return line if len(line) <= MAX_LINE_CHARS else f"{line[:MAX_LINE_CHARS]}… ({len(line):,} characters)"

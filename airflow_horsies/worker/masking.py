@@ -31,7 +31,7 @@ def mask(value: str) -> str:
     """
     if isinstance(value, str):
         # Lines are looked at one by one.
-        _secrets.update(part for part in (value, *value.splitlines()) if len(part) >= LEAST_CHARS)
+        _secrets.update(line for line in value.splitlines() if len(line) >= LEAST_CHARS)
         _pattern.cache_clear()
     return value
 

@@ -135,8 +135,8 @@ class Reporter:
         if number is None:
             return
         outcome = attempt.outcome
-        new = attempt.log.take(number, attempt.lines_written + 1)
-        attempt.lines_written += len(new)
+        new = attempt.log.take(attempt.lines_written + 1)
+        attempt.lines_written += sum(len(chunk.lines) for chunk in new)
         attempt.unwritten += new
         told, progress = attempt.progress, attempt.current_progress()
         if not (attempt.unwritten or outcome or progress):
@@ -152,7 +152,7 @@ class Reporter:
         if number is None:
             if attempt.outcome is None:
                 self._stop(attempt, StopReason.CLAIM_LOST)
-            attempt.log.take(0, 0)
+            attempt.log.take(0)
         return number
 
     def _known_wire(self) -> Wire:
@@ -176,6 +176,7 @@ def _begin(wire: Wire, attempt: RunningAttempt) -> Script[int | None]:
     if not rows:
         return None
     number = int(rows[0]["retry_count"] or 0) + 1
+    yield from ledger.commit_lazily()
     attempt.lines_written = yield from ledger.begin_attempt(
         given.task_id,
         number,
@@ -190,6 +191,7 @@ def _begin(wire: Wire, attempt: RunningAttempt) -> Script[int | None]:
 
 
 def _report(attempt: RunningAttempt, number: int, progress: Progress | None, outcome: str | None) -> Script[None]:
+    yield from ledger.commit_lazily()
     if attempt.unwritten:
         yield from ledger.append_lines(attempt.task_id, number, attempt.unwritten)
     if progress is not None and outcome is None:

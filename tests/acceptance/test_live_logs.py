@@ -10,7 +10,7 @@ import pytest
 
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.ledger import attempts
-from airflow_horsies.models import LogLine, Progress, TaskInstanceKey
+from airflow_horsies.models import LogChunk, Progress, TaskInstanceKey
 from tests.acceptance.conftest import AirflowApi
 
 pytestmark = pytest.mark.timeout(300)
@@ -18,8 +18,8 @@ pytestmark = pytest.mark.timeout(300)
 
 def write(hook: HorsiesHook, task_id: str, number: int) -> None:
     """As a worker of airflow_horsies.worker does."""
-    line = LogLine(attempt=1, number=number, logged_at=datetime.now(UTC), level="WARNING", text=f"line number {number}")
-    hook.run_script(lambda: attempts.append_lines(task_id, 1, [line]))
+    chunk = LogChunk(number, datetime.now(UTC), "WARNING", [f"line number {number}"])
+    hook.run_script(lambda: attempts.append_lines(task_id, 1, [chunk]))
 
 
 @pytest.mark.parametrize("variant", ["deferred", "blocking"])

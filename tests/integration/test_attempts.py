@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from airflow_horsies.exceptions import InvalidTask
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.ledger import attempts
-from airflow_horsies.models import LogCursor, LogLine, Progress, TaskNews
+from airflow_horsies.models import LogChunk, LogCursor, LogLine, Progress, TaskNews
 from tests.integration.conftest import MakeHook
 from tests.integration.releases import MOVED
 
@@ -38,11 +39,8 @@ def end_attempt(hook: HorsiesHook, task_id: str, number: int = 1, *, outcome: st
 def write_lines(
     hook: HorsiesHook, task_id: str, *texts: str, attempt: int = 1, first: int = 1, level: str = "INFO"
 ) -> None:
-    lines = [
-        LogLine(attempt=attempt, number=first + index, logged_at=BEGAN, level=level, text=text)
-        for index, text in enumerate(texts)
-    ]
-    hook._session.run(lambda: attempts.append_lines(task_id, attempt, lines))
+    chunk = LogChunk(first, BEGAN, level, texts)
+    hook._session.run(lambda: attempts.append_lines(task_id, attempt, [chunk]))
 
 
 def write_progress(
@@ -124,3 +122,22 @@ def test_next_piece_begins_where_the_last_ended(hook: HorsiesHook) -> None:
     while lines := hook.logs(TASK_ID, after=read[-1].cursor if read else None):
         read += lines
     assert [line.text for line in read] == texts
+
+
+def test_chunks_of_lines_are_lines_again_also_empty_ones(hook: HorsiesHook) -> None:
+    hook.ensure_ledger()
+    task_id = str(uuid.uuid4())
+    chunks = [
+        LogChunk(1, BEGAN, "INFO", ["a", "", "b"]),
+        LogChunk(4, BEGAN, "ERROR", [""]),
+        LogChunk(5, BEGAN, "INFO", ["c"]),
+    ]
+    for _ in range(2):
+        hook._session.run(lambda: attempts.append_lines(task_id, 1, chunks))
+    assert [(line.number, line.level, line.text) for line in hook.logs(task_id)] == [
+        (1, "INFO", "a"),
+        (2, "INFO", ""),
+        (3, "INFO", "b"),
+        (4, "ERROR", ""),
+        (5, "INFO", "c"),
+    ]

@@ -1,7 +1,13 @@
--- Written again after a lost connection, a line is the same line.
+-- Lines come in chunks of one time and level. Written again after a lost connection, a line is the same line.
 INSERT INTO airflow_horsies.logs (horsies_task_id, attempt, line_number, logged_at, level, line)
-SELECT %(horsies_task_id)s::uuid, %(attempt)s, new.line_number, new.logged_at, new.level, new.line
+SELECT
+    %(horsies_task_id)s::uuid, %(attempt)s, chunk.first_number + line.position - 1, chunk.logged_at, chunk.level,
+    line.text
 FROM unnest(
-    %(line_numbers)s::integer[], %(logged_ats)s::timestamptz[], %(levels)s::text[], %(lines)s::text[]
-) AS new (line_number, logged_at, level, line)
+    %(first_numbers)s::integer[], %(logged_ats)s::timestamptz[], %(levels)s::text[], %(texts)s::text[]
+) AS chunk (first_number, logged_at, level, text)
+CROSS JOIN LATERAL unnest(
+    -- An empty text is one empty line, of which the function would make none.
+    CASE chunk.text WHEN '' THEN ARRAY[''] ELSE string_to_array(chunk.text, E'\n') END
+) WITH ORDINALITY AS line (text, position)
 ON CONFLICT DO NOTHING

@@ -63,6 +63,7 @@ class Tables:
         return {
             "read_running_task": self._read_running_task,
             "begin_attempt": self._begin_attempt,
+            "commit_lazily": lambda params: [],
             "append_lines": self._append_lines,
             "write_progress": self._write_progress,
             "end_attempt": self._end_attempt,
@@ -84,8 +85,9 @@ class Tables:
 
     def _append_lines(self, params: Mapping[str, Any]) -> Rows:
         written = self.lines.setdefault((params["horsies_task_id"], params["attempt"]), {})
-        for number, text in zip(params["line_numbers"], params["lines"], strict=True):
-            written.setdefault(number, text)
+        for first_number, text in zip(params["first_numbers"], params["texts"], strict=True):
+            for number, line in enumerate(text.split("\n"), start=first_number):
+                written.setdefault(number, line)
         return []
 
     def _write_progress(self, params: Mapping[str, Any]) -> Rows:
