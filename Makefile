@@ -6,7 +6,7 @@ export PYTHON
 # They would reach into the virtual environment.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
-.PHONY: help demo test check lint test-airflow-side test-matrix test-releases bench venv clean
+.PHONY: help demo test test-slow check lint test-airflow-side test-matrix test-releases bench venv clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1|\2/p' Makefile | while IFS='|' read -r name what; do \
@@ -16,8 +16,11 @@ help:  ## this list
 demo: venv  ## Postgres, Airflow and a horsies worker with PySpark; ARGS=--once ends by itself
 	@.venv/bin/python -m airflow_horsies.embedded demo --end-with-parent $(ARGS)
 
-test: lint  ## everything: lint, unit, integration and acceptance tests; ARGS goes to pytest
-	.venv/bin/python -m pytest tests $(ARGS)
+test: lint  ## lint, unit, integration and acceptance tests; ARGS goes to pytest
+	.venv/bin/python -m pytest tests -m "not slow" $(ARGS)
+
+test-slow: venv  ## what 'make test' leaves out for its time: clusters, deaths of all kinds, many tasks
+	.venv/bin/python -m pytest tests -m slow $(ARGS)
 
 check: lint  ## before a commit: lint and unit tests
 	.venv/bin/python -m pytest tests/unit $(ARGS)

@@ -1,16 +1,14 @@
-"""What Spark's own status store says of a task's jobs: how far they are, and what they have used.
-
-Every question to the JVM costs a round trip, so whole lists come back as JSON, written by Spark's own writer.
-"""
+"""What Spark's own status store says of a task's jobs: how far they are, and what they have used."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
-# From here on it is cheaper to ask for all that Spark remembers.
-ASK_ONE_BY_ONE = 20
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+
 FLUSH_MS = 1_000
 
 # Our name for a figure, and Spark's.
@@ -26,6 +24,8 @@ SUMMED = {
     "spill_memory_bytes": "memoryBytesSpilled",
     "spill_disk_bytes": "diskBytesSpilled",
 }
+# In Spark's own units: milliseconds, nanoseconds, bytes.
+FURTHER = ("executorRunTime", "executorCpuTime", "jvmGcTime", "peakExecutionMemory")
 
 
 class SparkStatus:
@@ -38,7 +38,6 @@ class SparkStatus:
         self._store = self._context.statusStore()
         self._mapper = jvm.org.apache.spark.status.api.v1.JacksonMessageWriter().mapper()
         self._arrays = jvm.java.util.Arrays
-        self._new_list = jvm.java.util.ArrayList
         self._running = jvm.java.util.ArrayList()
         self._running.add(jvm.org.apache.spark.JobExecutionStatus.RUNNING)
 
@@ -54,34 +53,33 @@ class SparkStatus:
         return done, total, f"Spark: {stages_done} of {stages} stages, {done} of {total} tasks"
 
     def metrics(self, job_group: str) -> dict[str, float]:
-        """Totals over the jobs of a group."""
+        """Totals over the jobs of a group.
+
+        Many small questions: a large answer would take forty milliseconds, as the two sides wait for each other's
+        acknowledgements.
+        """
         self._context.listenerBus().waitUntilEmpty(FLUSH_MS)
         job_ids = json.loads(self._arrays.toString(self._tracker.getJobIdsForGroup(job_group)))
         if not job_ids:
             return {}
-        ran = [job for job in self._jobs(job_ids) if job["numCompletedTasks"] or job["numFailedTasks"]]
-        stage_ids = {stage for job in ran for stage in job["stageIds"]}
-        stages = [stage for stage in self._stages(stage_ids) if stage["numCompleteTasks"] or stage["numFailedTasks"]]
+        stage_ids = {stage for job in job_ids for stage in self._stages_of(job)}
+        stages = [figures for stage in stage_ids if (figures := self._figures(stage))]
         return {"jobs": len(job_ids), "stages": len(stages), **summed(stages)}
 
-    def _jobs(self, job_ids: list[int]) -> list[Any]:
-        if len(job_ids) <= ASK_ONE_BY_ONE:
-            return self._some(self._store.job, job_ids)
-        wanted = set(job_ids)
-        return [job for job in self._read(self._store.jobsList(None)) if job["jobId"] in wanted]
+    def _stages_of(self, job_id: int) -> list[int]:
+        # Spark forgets the oldest of very many.
+        with suppress(Py4JError):
+            stages: list[int] = json.loads(self._store.job(job_id).stageIds().mkString("[", ",", "]"))
+            return stages
+        return []
 
-    def _stages(self, stage_ids: set[int]) -> list[Any]:
-        if len(stage_ids) <= ASK_ONE_BY_ONE:
-            return self._some(self._store.lastStageAttempt, stage_ids)
-        no_quantiles = getattr(self._store, "stageList$default$4")()
-        found = self._read(self._store.stageList(None, False, False, no_quantiles, None))
-        return [stage for stage in found if stage["stageId"] in stage_ids]
-
-    def _some(self, ask: Any, ids: Iterable[int]) -> list[Any]:
-        found = self._new_list()
-        for number in ids:
-            found.add(ask(number))
-        return self._read(found)
+    def _figures(self, stage_id: int) -> dict[str, float] | None:
+        """What a stage did; None for one that was skipped."""
+        with suppress(Py4JError):
+            stage = self._store.lastStageAttempt(stage_id)
+            if stage.numCompleteTasks() or stage.numFailedTasks():
+                return {name: getattr(stage, name)() for name in (*SUMMED.values(), *FURTHER)}
+        return None
 
     def _read(self, values: Any) -> list[Any]:
         read: list[Any] = json.loads(self._mapper.writeValueAsString(values))

@@ -212,6 +212,7 @@ def test_end_while_the_triggerer_is_dead_is_not_lost(
     assert_fifty_wait(api, apart, waiting)
 
 
+@pytest.mark.slow
 def test_end_while_the_connections_of_the_triggerer_are_cut_is_not_lost(
     stack: EmbeddedStack, api: AirflowApi, apart: Apart, waiting: Waiting
 ) -> None:
@@ -236,6 +237,7 @@ def test_restart_of_the_database_is_outlived(api: AirflowApi, apart: Apart, wait
     assert_fifty_wait(api, apart, waiting)
 
 
+@pytest.mark.slow
 def test_end_while_the_scheduler_is_dead_is_not_lost(
     stack: EmbeddedStack, api: AirflowApi, apart: Apart, waiting: Waiting
 ) -> None:

@@ -93,7 +93,7 @@ def test_the_same_task_gives_the_same_result_wherever_spark_runs(
     assert log.count("[attempt 1] 20000 flights") == 1
 
 
-@pytest.mark.parametrize("variant", ["deferred", "blocking"])
+@pytest.mark.parametrize("variant", ["deferred", pytest.param("blocking", marks=pytest.mark.slow)])
 def test_what_a_task_prints_is_in_the_log_of_airflow_while_it_runs(
     api: AirflowApi, hook: HorsiesHook, variant: str
 ) -> None:
@@ -110,7 +110,7 @@ def test_what_a_task_prints_is_in_the_log_of_airflow_while_it_runs(
     assert "jobs 15" in log
 
 
-@pytest.mark.parametrize("variant", ["deferred", "blocking"])
+@pytest.mark.parametrize("variant", ["deferred", pytest.param("blocking", marks=pytest.mark.slow)])
 def test_marking_a_running_task_failed_stops_its_spark_job(api: AirflowApi, hook: HorsiesHook, variant: str) -> None:
     dag_id = f"one_{variant}"
     run_id = api.trigger(dag_id, task_name="acceptance.slow_count", kwargs={"steps": 120})

@@ -17,6 +17,8 @@ from airflow_horsies.embedded.errors import EmbeddedError
 from airflow_horsies.embedded.process import is_free
 from airflow_horsies.embedded.spark import EmbeddedSpark, EmbeddedSparkCluster, EmbeddedSparkConnect
 
+pytestmark = pytest.mark.slow
+
 JOB = Path(__file__).with_name("spark_job.py")
 ROWS = 1000
 SUMS = [sum(n * n for n in range(ROWS) if n % 3 == remainder) for remainder in range(3)]

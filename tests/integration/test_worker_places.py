@@ -15,7 +15,7 @@ from tests.integration.worker_rig import MakeRig, Rig
 
 pytest.importorskip("horsies")
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

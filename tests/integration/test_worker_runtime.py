@@ -135,6 +135,7 @@ def test_tasks_share_a_jvm_and_see_nothing_of_each_other(rig: Rig) -> None:
         assert found["same_session"] is True
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_two_hundred_tasks_leave_nothing_in_their_child(make_rig: MakeRig) -> None:
     rig = make_rig("many_tasks")
@@ -160,7 +161,12 @@ def test_two_hundred_tasks_leave_nothing_in_their_child(make_rig: MakeRig) -> No
 
 @pytest.mark.parametrize(
     ("name", "given"),
-    [("long_spark", {}), ("loop", {"seconds": 60}), ("sleep", {"seconds": 60}), ("stubborn", {"seconds": 60})],
+    [
+        ("long_spark", {}),
+        ("loop", {"seconds": 60}),
+        ("sleep", {"seconds": 60}),
+        pytest.param("stubborn", {"seconds": 60}, marks=pytest.mark.slow),
+    ],
 )
 def test_cancel_stops_what_runs_and_frees_the_slot(rig: Rig, name: str, given: dict[str, Any]) -> None:
     rig.ok("count")
@@ -210,7 +216,7 @@ def test_good_until_stops_a_running_task_that_asked_for_it(rig: Rig) -> None:
     ("who", "number", "code"),
     [
         ("jvm", signal.SIGKILL, "SPARK_SESSION_LOST"),
-        ("jvm", signal.SIGSTOP, "SPARK_SESSION_LOST"),
+        pytest.param("jvm", signal.SIGSTOP, "SPARK_SESSION_LOST", marks=pytest.mark.slow),
         ("child", signal.SIGKILL, "WORKER_CRASHED"),
     ],
 )
@@ -228,6 +234,7 @@ def test_a_death_is_in_the_history_and_the_retry_succeeds(rig: Rig, who: str, nu
     assert [process for process in doomed if process.is_running()] == []
 
 
+@pytest.mark.slow
 def test_a_jvm_that_died_or_hangs_between_tasks_is_replaced_unnoticed(rig: Rig) -> None:
     for number in (signal.SIGKILL, signal.SIGSTOP):
         rig.ok("count")
@@ -235,6 +242,7 @@ def test_a_jvm_that_died_or_hangs_between_tasks_is_replaced_unnoticed(rig: Rig) 
         assert rig.ok("count") == sum(range(0, 1000, 2))
 
 
+@pytest.mark.slow
 def test_nothing_outlives_a_killed_worker_and_another_one_takes_over(make_rig: MakeRig) -> None:
     rig = make_rig("killed_worker")
     rig.ok("count")
@@ -252,6 +260,7 @@ def test_nothing_outlives_a_killed_worker_and_another_one_takes_over(make_rig: M
     assert len(folders) == 1, "the folder of the killed one is gone"
 
 
+@pytest.mark.slow
 def test_a_driver_without_memory_says_so(make_rig: MakeRig) -> None:
     rig = make_rig("small_driver", HORSIES_SPARK_CONF='{"spark.driver.memory": "512m"}')
     task = rig.run("fill_memory", numbers=400_000_000)
@@ -308,7 +317,7 @@ def test_spark_tells_how_far_it_is_and_what_it_used(rig: Rig) -> None:
     assert record.metrics["input_rows"] >= 1000
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.slow
 def test_a_restart_of_the_database_costs_no_line(make_rig: MakeRig, tmp_path: Path) -> None:
     with EmbeddedPostgres(tmp_path / "postgres", durable=True) as postgres:
         postgres.create_database("restarted")
