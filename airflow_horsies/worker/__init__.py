@@ -16,17 +16,17 @@ from __future__ import annotations
 from airflow_horsies.models import ResultReference
 from airflow_horsies.worker.app import horsies_app
 from airflow_horsies.worker.child import progress
-from airflow_horsies.worker.errors import ERROR_CODES
+from airflow_horsies.worker.errors import ERROR_CODES, TaskFault
 from airflow_horsies.worker.masking import mask
 from airflow_horsies.worker.results import save_result
-from airflow_horsies.worker.settings import Queue, SparkSettings
+from airflow_horsies.worker.settings import Queue
 from airflow_horsies.worker.tasks import python_task, spark_task
 
 __all__ = [
     "ERROR_CODES",
     "Queue",
     "ResultReference",
-    "SparkSettings",
+    "TaskFault",
     "horsies_app",
     "mask",
     "progress",

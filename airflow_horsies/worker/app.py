@@ -86,7 +86,8 @@ def horsies_app(
 def _config_of(settings: WorkerSettings) -> dict[str, Any]:
     direct = settings.direct_database_url
     dead_after_ms = int(settings.dead_after.total_seconds() * 1000)
-    beat_ms = min(max(dead_after_ms // BEATS, 1_000), 30_000)
+    # Often enough for the others on the database, too, which may be less patient: each looks after all tasks.
+    beat_ms = min(max(dead_after_ms // BEATS, 1_000), 5_000)
     config: dict[str, Any] = {
         "broker": PostgresConfig(
             database_url=SecretStr(settings.database_url),
@@ -99,7 +100,7 @@ def _config_of(settings: WorkerSettings) -> dict[str, Any]:
             running_stale_threshold_ms=dead_after_ms,
             claimed_stale_threshold_ms=dead_after_ms,
             check_interval_ms=beat_ms,
-            worker_state_snapshot_interval_ms=min(beat_ms, 5_000),
+            worker_state_snapshot_interval_ms=beat_ms,
         ),
     }
     if settings.queues:

@@ -47,7 +47,16 @@ ERROR_CODES = {
 
 
 class TaskFault(Exception):
-    """An error of which code and message are known."""
+    """
+    Raise it to fail a task with a code of your own, which a retry policy can name.
+
+    .. code-block:: python
+
+        raise TaskFault("NO_DATA_YET", f"nothing has arrived for {day}")
+
+    :param code: capital letters, digits and underscores.
+    :param message: a sentence for people.
+    """
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from horsies import TaskError, TaskResult
 from pyspark.sql import SparkSession
 
-from airflow_horsies.worker import horsies_app, python_task, spark_task
+from airflow_horsies.worker import TaskFault, horsies_app, python_task, spark_task
 
 # A dead worker is noticed within seconds; a real deployment keeps the calmer default.
 app = horsies_app(dead_after=timedelta(seconds=10), spark_conf={"spark.sql.shuffle.partitions": "2"})
@@ -23,13 +22,13 @@ def add(*, a: int, b: int) -> int:
     return a + b
 
 
-@app.task("sample.fail_once")
-def fail_once(*, key: str) -> TaskResult[str, TaskError]:
+@python_task(app, "sample.fail_once")
+def fail_once(*, key: str) -> str:
     """Fails the first time it sees a key; the one child of the worker remembers which it has seen."""
     if key not in _tried:
         _tried.add(key)
-        return TaskResult(err=TaskError(error_code="TRY_AGAIN", message="the first attempt always fails"))
-    return TaskResult(ok="healed by a retry")
+        raise TaskFault("TRY_AGAIN", "the first attempt always fails")
+    return "healed by a retry"
 
 
 @python_task(app, "sample.fail_always")

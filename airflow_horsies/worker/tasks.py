@@ -123,7 +123,7 @@ def _registering(
         # What horsies sees: the same names, any JSON, so that a wrong value is told by us and not half-way there.
         run.__signature__ = arguments.signature  # type: ignore[attr-defined]
         run.__annotations__ = arguments.annotations
-        app.task(name, **options)(run)
+        app.task(name, **_with_queue(app, options))(run)
         if with_spark:
             setattr(app, USES_SPARK, True)
             _ship_with_queries(function.__module__)
@@ -214,6 +214,12 @@ def _told(name: str, error: Any, *, is_secret: bool) -> str:
     if len(shown) > MAX_SHOWN_CHARS:
         shown = f"{shown[:MAX_SHOWN_CHARS]}…"
     return f"{place}: {error['msg']} (given {shown})"
+
+
+def _with_queue(app: Horsies, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Where an app has queues, horsies wants each task to have one; whoever sends a task may name another."""
+    queues = app.config.custom_queues
+    return {"queue_name": queues[0].name, **options} if queues else dict(options)
 
 
 def _ship_with_queries(module: str) -> None:

@@ -5,11 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-import pandas as pd
 from horsies import TaskError, TaskResult
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as sf
-from pyspark.sql.types import DoubleType
 
 from airflow_horsies.worker import progress, spark_task
 from airflow_horsies.worker.sample_tasks import app
@@ -32,21 +29,6 @@ def wait_for_file(*, path: str) -> TaskResult[str, TaskError]:
     while not Path(path).exists():
         time.sleep(0.05)
     return TaskResult(ok=Path(path).name)
-
-
-@spark_task(app, "acceptance.delays_by_origin")
-def delays_by_origin(spark: SparkSession, *, path: str) -> dict[str, list[float]]:
-    """Flights and mean delay, in hours, of each origin."""
-
-    def to_hours(minutes: pd.Series) -> pd.Series:
-        return minutes / 60.0
-
-    hours = sf.pandas_udf(to_hours, DoubleType())
-    flights = spark.read.parquet(path)
-    print(f"{flights.count()} flights")
-    delays = flights.withColumn("hours", hours("delay")).groupBy("origin")
-    rows = delays.agg(sf.count("*").alias("flights"), sf.avg("hours").alias("mean")).collect()
-    return {row["origin"]: [row["flights"], round(row["mean"], 6)] for row in rows}
 
 
 @spark_task(app, "acceptance.slow_count")

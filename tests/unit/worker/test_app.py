@@ -65,7 +65,7 @@ def test_an_app_without_a_database_is_told_what_to_set() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dead_after_seconds", "beat_ms"), [(5, 1_250), (10, 2_500), (60, 15_000), (120, 30_000), (3_600, 30_000)]
+    ("dead_after_seconds", "beat_ms"), [(5, 1_250), (10, 2_500), (60, 5_000), (120, 5_000), (3_600, 5_000)]
 )
 def test_a_heart_beats_several_times_before_a_worker_counts_as_dead(dead_after_seconds: int, beat_ms: int) -> None:
     recovery = horsies_app(URL, dead_after=timedelta(seconds=dead_after_seconds)).config.recovery
