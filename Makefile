@@ -17,7 +17,7 @@ demo: venv  ## Postgres, Airflow and a horsies worker with PySpark; ARGS=--once 
 	@.venv/bin/python -m airflow_horsies.embedded demo --end-with-parent $(ARGS)
 
 test: lint  ## lint, unit, integration and acceptance tests; ARGS goes to pytest
-	.venv/bin/python -m pytest tests -m "not slow" $(ARGS)
+	.venv/bin/python -m pytest tests -m "not slow" --durations=20 $(ARGS)
 
 test-slow: venv  ## what 'make test' leaves out for its time: clusters, deaths of all kinds, many tasks
 	.venv/bin/python -m pytest tests -m slow $(ARGS)

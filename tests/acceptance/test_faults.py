@@ -228,6 +228,7 @@ def test_end_while_the_connections_of_the_triggerer_are_cut_is_not_lost(
     assert_fifty_wait(api, apart, waiting)
 
 
+@pytest.mark.slow
 def test_restart_of_the_database_is_outlived(api: AirflowApi, apart: Apart, waiting: Waiting) -> None:
     run_id = waiting.few["database"]
     assert_fifty_wait(api, apart, waiting)
@@ -275,6 +276,7 @@ def test_tasks_of_a_killed_worker_are_run_again_by_horsies_alone(api: AirflowApi
 
 @pytest.mark.parametrize("ending", ["Reattached to", "Adopted"])
 @pytest.mark.parametrize("victims", ["task process", "task process and its supervisor"])
+@pytest.mark.slow
 def test_retry_after_the_task_process_was_killed_goes_on_with_the_same_horsies_task(
     stack: EmbeddedStack, api: AirflowApi, hook: HorsiesHook, tmp_path: Path, victims: str, ending: str
 ) -> None:
