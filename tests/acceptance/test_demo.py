@@ -84,6 +84,7 @@ def test_once_runs_the_tasks_and_ends_with_exit_code_0(folder: Path, before: set
         assert (folder / secret).stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_second_start_finds_the_data_and_ctrl_c_leaves_nothing_behind(folder: Path, before: set[int]) -> None:
     demo = start_demo(folder)

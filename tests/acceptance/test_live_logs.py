@@ -13,7 +13,7 @@ from airflow_horsies.ledger import attempts
 from airflow_horsies.models import LogChunk, Progress, TaskInstanceKey
 from tests.acceptance.conftest import AirflowApi
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def write(hook: HorsiesHook, task_id: str, number: int) -> None:

@@ -15,7 +15,12 @@ from tests.acceptance.conftest import EXAMPLES, AirflowApi
 
 pytestmark = pytest.mark.timeout(400)
 
-EXAMPLE_DAGS = sorted(path.stem for path in EXAMPLES.glob("*.py"))
+# Every one of them also runs through dag.test(), in test_dag_test.py.
+QUICK_EXAMPLES = ("horsies_basic", "horsies_batch", "horsies_sensor")
+EXAMPLE_DAGS = [
+    path.stem if path.stem in QUICK_EXAMPLES else pytest.param(path.stem, marks=pytest.mark.slow)
+    for path in sorted(EXAMPLES.glob("*.py"))
+]
 
 
 def sent_by(hook: HorsiesHook, dag_id: str, run_id: str, task_id: str = "one") -> list[TaskView]:
