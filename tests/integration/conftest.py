@@ -16,7 +16,7 @@ from airflow.sdk import Connection
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.embedded.worker import HorsiesWorker
 from airflow_horsies.hook import HorsiesHook
-from tests.integration.releases import RELEASES, release_python
+from tests.integration.releases import RELEASES, keeps_history, release_python
 from tests.integration.worker_rig import make_rig
 
 __all__ = ["make_rig"]
@@ -24,6 +24,17 @@ __all__ = ["make_rig"]
 HERE = Path(__file__).parent
 
 MakeHook = Callable[..., HorsiesHook]
+
+# What differs between releases is the wire: above it, 'make test' tries the newest one only.
+ABOVE_THE_WIRE = ("test_bad_input", "test_cli", "test_hub", "test_sensors", "test_triggers")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        release = getattr(item, "callspec", None) and item.callspec.params.get("release")  # type: ignore[attr-defined]
+        if release and not keeps_history(release) and item.path.stem in ABOVE_THE_WIRE:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")
