@@ -120,8 +120,10 @@ class Reporter:
     def _report_all(self) -> None:
         while self._unreported:
             attempt = self._unreported[0]
-            self._report(attempt)
-            if attempt.outcome is None:
+            # Asked once: one that ends while it is reported on has more to tell.
+            outcome = attempt.outcome
+            self._report(attempt, outcome)
+            if outcome is None:
                 break
             if self._unreported and self._unreported[0] is attempt:
                 self._unreported.popleft()
@@ -130,11 +132,10 @@ class Reporter:
         if attempt_now is not None and attempt_now.number is not None:
             self._watch(attempt_now)
 
-    def _report(self, attempt: RunningAttempt) -> None:
+    def _report(self, attempt: RunningAttempt, outcome: str | None) -> None:
         number = attempt.number or self._begin(attempt)
         if number is None:
             return
-        outcome = attempt.outcome
         new = attempt.log.take(attempt.lines_written + 1)
         attempt.lines_written += sum(len(chunk.lines) for chunk in new)
         attempt.unwritten += new

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -402,7 +403,13 @@ def test_interrupt_ends_the_watching_and_not_the_task(
     environ = {"AIRFLOW_HOME": str(tmp_path), "AIRFLOW_CONN_HORSIES_DEFAULT": connection_json(postgres, database)}
     module = (sys.executable, "-m", "airflow_horsies.cli", follow[0], task_id, follow[1])
     with subprocess.Popen(
-        module, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | environ
+        module,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | environ,
+        # A shell that runs this in the background has it ignore the signal.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as watching:
         try:
             until_listening(hook)
@@ -425,7 +432,10 @@ def test_reader_that_has_seen_enough_is_no_error(
     write_lines(hook, task_id, *(["a line"] * 20_000))
     environ = {"AIRFLOW_HOME": str(tmp_path), "AIRFLOW_CONN_HORSIES_DEFAULT": connection_json(postgres, database)}
     piped = command(
-        "bash", "-c", f"{sys.executable} -m airflow_horsies.cli logs {task_id} | head -n 1", environ=environ
+        "bash",
+        "-c",
+        f"{shlex.quote(sys.executable)} -m airflow_horsies.cli logs {task_id} | head -n 1",
+        environ=environ,
     )
     assert (piped.code, len(piped.out.splitlines()), "BrokenPipe" in piped.err) == (0, 1, False)
 

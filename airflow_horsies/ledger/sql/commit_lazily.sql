@@ -1,2 +1,2 @@
 -- What a worker tells may be lost when the server crashes: waiting for its disk would cost each task milliseconds.
-SET LOCAL synchronous_commit = off
+SELECT set_config('synchronous_commit', 'off', TRUE)

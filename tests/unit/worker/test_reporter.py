@@ -378,3 +378,23 @@ def test_a_timeout_in_the_url_wins_over_the_default(monkeypatch: pytest.MonkeyPa
     Reporter("postgresql+psycopg://db/horsies?connect_timeout=3", stop=pytest.fail)
     Reporter("postgresql+psycopg://db/horsies", stop=pytest.fail)
     assert [str(database.connect_args["connect_timeout"]) for database in seen] == ["3", "10"]
+
+
+def test_an_attempt_that_ends_while_it_is_reported_on_is_reported_to_its_end(
+    worker: Worker, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt = worker.begin()
+    append = tables._append_lines
+
+    def append_and_end(params: Mapping[str, Any]) -> Rows:
+        if attempt.outcome is None:
+            attempt.log.say("INFO", "the last line")
+            attempt.end("COMPLETED")
+        return append(params)
+
+    monkeypatch.setattr(tables, "_append_lines", append_and_end)
+    attempt.log.add("INFO", ["the first line"])
+    eventually(lambda: attempt.outcome is not None)
+    worker.reporter.end(attempt)
+    assert tables.texts("t1") == [(1, "the first line"), (2, "the last line")]
+    assert tables.ended["t1", 1]["outcome"] == "COMPLETED"
