@@ -329,10 +329,10 @@ class HorsiesHook(AsyncHook):
         if not 1 <= limit <= ledger_attempts.READ_LINES:
             raise InvalidTask("limit", f"must be from 1 to {ledger_attempts.READ_LINES}, not {limit!r}")
         seen = {wanted: after or LogCursor()}
-        found: dict[str, list[LogLine]] = self._read_ledger(
-            ledger_attempts.SINCE, lambda: ledger_attempts.read_lines(seen, limit=limit), otherwise={}
+        news: dict[str, TaskNews] = self._read_ledger(
+            ledger_attempts.SINCE, lambda: ledger_attempts.read_news(seen, limit=limit), otherwise={}
         )
-        return found.get(wanted, [])
+        return list(news[wanted].lines) if wanted in news else []
 
     def progress(self, task_ids: Iterable[str]) -> dict[str, Progress]:
         """

@@ -89,23 +89,20 @@ def append_lines(task_id: str, attempt: int, chunks: Sequence[LogChunk]) -> Scri
     )
 
 
-def read_lines(seen: Mapping[str, LogCursor], *, limit: int = READ_LINES) -> Script[dict[str, list[LogLine]]]:
-    """The next lines of each task after those that were seen, at most ``limit`` of each."""
-    rows = yield Statement(sql_text(PACKAGE, "read_lines"), _after(seen, limit))
-    found: dict[str, list[LogLine]] = {}
-    for row in rows:
-        found.setdefault(row["horsies_task_id"], []).append(_decode_line(row))
-    return found
-
-
 def lines_of_each(tasks: int) -> int:
     """How many lines of each of so many tasks are read at once."""
     return min(READ_LINES, max(READ_LINES_OF_ALL // max(tasks, 1), 1))
 
 
-def read_news(seen: Mapping[str, LogCursor]) -> Script[dict[str, TaskNews]]:
+def read_news(seen: Mapping[str, LogCursor], *, limit: int | None = None) -> Script[dict[str, TaskNews]]:
     """The next lines of each task, and how far it is; tasks there is nothing to tell of are left out."""
-    rows = yield Statement(sql_text(PACKAGE, "read_news"), _after(seen, lines_of_each(len(seen))))
+    after = {
+        "ids": list(seen),
+        "attempts": [cursor.attempt for cursor in seen.values()],
+        "line_numbers": [cursor.number for cursor in seen.values()],
+        "limit": limit or lines_of_each(len(seen)),
+    }
+    rows = yield Statement(sql_text(PACKAGE, "read_news"), after)
     lines: dict[str, list[LogLine]] = {}
     progress: dict[str, Progress] = {}
     for row in rows:
@@ -140,15 +137,6 @@ def is_cancel_requested(task_id: str) -> Script[bool]:
     (row,) = yield Statement(sql_text(PACKAGE, "find_cancel_request"), {"horsies_task_id": task_id})
     requested: bool = row["requested"]
     return requested
-
-
-def _after(seen: Mapping[str, LogCursor], limit: int) -> dict[str, Any]:
-    return {
-        "ids": list(seen),
-        "attempts": [cursor.attempt for cursor in seen.values()],
-        "line_numbers": [cursor.number for cursor in seen.values()],
-        "limit": limit,
-    }
 
 
 def _decode_line(row: Row) -> LogLine:

@@ -23,8 +23,8 @@ class StopReason(StrEnum):
     """Why an attempt is made to stop."""
 
     CANCELLED = "it was cancelled"
-    TIMED_OUT = "its time was up"
-    GOOD_UNTIL_PASSED = "its good_until has passed"
+    TIMED_OUT = "its timeout was about to be over"
+    GOOD_UNTIL_PASSED = "its good_until passed while it ran"
     CLAIM_LOST = "horsies gave it to another worker, or ended it"
 
 

@@ -30,6 +30,15 @@ Outcome = TaskResult[Any, TaskError]
 Body = Callable[[Any], Any]
 
 
+# How an attempt ends that was made to stop, and with which code.
+STOPPED: dict[StopReason, tuple[str, OutcomeCode | str]] = {
+    StopReason.CANCELLED: ("CANCELLED", OutcomeCode.TASK_CANCELLED),
+    StopReason.CLAIM_LOST: ("CANCELLED", OutcomeCode.TASK_CANCELLED),
+    StopReason.TIMED_OUT: ("FAILED", OutcomeCode.TASK_TIMEOUT),
+    StopReason.GOOD_UNTIL_PASSED: ("FAILED", "GOOD_UNTIL_PASSED"),
+}
+
+
 class Child:
     """One process of a worker, which runs one task at a time on its main thread."""
 
@@ -113,28 +122,18 @@ class Child:
     def _end(
         self, attempt: RunningAttempt, value: Any, error: BaseException | None, failure: Failure | None
     ) -> Outcome:
-        stopped = attempt.stop_reason if error is not None else None
-        match stopped:
-            case StopReason.CANCELLED | StopReason.CLAIM_LOST:
-                attempt.end("CANCELLED", OutcomeCode.TASK_CANCELLED.value, f"Stopped, as {stopped}")
-                return _failed(OutcomeCode.TASK_CANCELLED, f"Stopped, as {stopped}")
-            case StopReason.TIMED_OUT:
-                told = f"Stopped, as its timeout of {attempt.assignment.timeout_seconds:g} s was about to be over"
-                attempt.end("FAILED", OutcomeCode.TASK_TIMEOUT.value, told)
-                return _failed(OutcomeCode.TASK_TIMEOUT, told)
-            case StopReason.GOOD_UNTIL_PASSED:
-                told = f"Stopped, as its good_until ({attempt.good_until}) passed while it ran"
-                attempt.end("FAILED", "GOOD_UNTIL_PASSED", told)
-                return _failed("GOOD_UNTIL_PASSED", told)
         if error is None or failure is None:
             attempt.end("COMPLETED")
             return TaskResult(ok=value)
-        attempt.log.say("ERROR", f"{failure.code or 'UNHANDLED_EXCEPTION'}: {failure.message}")
-        attempt.end("FAILED", failure.code or OperationalErrorCode.UNHANDLED_EXCEPTION.value, failure.message)
+        if attempt.stop_reason is not None:
+            return _failed(*_end_stopped(attempt, attempt.stop_reason, "Stopped"))
+        unhandled = OperationalErrorCode.UNHANDLED_EXCEPTION
+        attempt.log.say("ERROR", f"{failure.code or unhandled.value}: {failure.message}")
+        attempt.end("FAILED", failure.code or unhandled.value, failure.message)
         if failure.code is not None:
             return _failed(failure.code, failure.message)
         if is_unfit_to_keep(error):
-            return _failed(OperationalErrorCode.UNHANDLED_EXCEPTION, failure.message)
+            return _failed(unhandled, failure.message)
         # The app's and the task's own exception_mapper have a say in what it is called.
         raise error
 
@@ -166,15 +165,14 @@ class Child:
         interrupt = None if self._spark is None else partial(self._spark.interrupt, attempt.task_id)
         threading.Thread(
             target=self._stopper.bring_to_stop,
-            args=(attempt, interrupt, partial(self._report_killed, attempt)),
+            args=(attempt, interrupt, partial(self._report_killed, attempt, reason)),
             name="horsies-stop",
             daemon=True,
         ).start()
 
-    def _report_killed(self, attempt: RunningAttempt) -> None:
+    def _report_killed(self, attempt: RunningAttempt, reason: StopReason) -> None:
         attempt.log.say("ERROR", "It did not stop, and its process was killed")
-        outcome = "CANCELLED" if attempt.stop_reason in (StopReason.CANCELLED, StopReason.CLAIM_LOST) else "FAILED"
-        attempt.end(outcome, "TASK_KILLED", f"Its process was killed, as {attempt.stop_reason}")
+        _end_stopped(attempt, reason, "Its process was killed")
         self._reporter.end(attempt)
 
 
@@ -214,6 +212,13 @@ def progress(done: int, total: int | None = None, text: str | None = None) -> No
     if attempt is not None:
         attempt.tells_own_progress = True
         attempt.progress = (int(done), None if total is None else int(total), None if text is None else short(text))
+
+
+def _end_stopped(attempt: RunningAttempt, reason: StopReason, how: str) -> tuple[OutcomeCode | str, str]:
+    """The end of an attempt that was made to stop; its code and what is said of it."""
+    outcome, code = STOPPED[reason]
+    attempt.end(outcome, str(getattr(code, "value", code)), f"{how}, as {reason}")
+    return code, f"{how}, as {reason}"
 
 
 def _session_of_caller() -> Any:

@@ -73,8 +73,7 @@ class ClassicSpark:
         session, self._session = self._session, None
         if session is None:
             return
-        context = self._root.sparkContext
-        if not self._is_alive() or context._jsc is None:
+        if not self._is_alive():
             self.restart()
             return
         # Job group, tags and whatever else the task has set for its thread.
@@ -96,7 +95,7 @@ class ClassicSpark:
                 jvm.stop()
             else:
                 jvm.kill()
-        _forget(self._root)
+        _forget()
         self._root = self._ready = self._tidied = self._asked = self._status = None
 
     # -- while a task runs ---------------------------------------------------------------------------------------
@@ -104,7 +103,7 @@ class ClassicSpark:
     def interrupt(self, task_id: str) -> None:
         """Cancel what the task has Spark do; may block, so call it where that does no harm."""
         root = self._root
-        if root is None or root.sparkContext._jsc is None:
+        if not self._is_alive():
             return
         root.sparkContext.cancelJobsWithTag(tag_of(task_id))
         # The tag does not reach jobs that the task's own threads have started; all there are belong to this task.
@@ -144,7 +143,7 @@ class ClassicSpark:
 
     @property
     def is_lost(self) -> bool:
-        return self._session is not None and (not self._is_alive() or self._root.sparkContext._jsc is None)
+        return self._session is not None and not self._is_alive()
 
     def how_it_was_lost(self, failure: Failure) -> Failure:
         exit_code = None if self._jvm is None else self._jvm.exit_code(LAST_BREATH_SECONDS)
@@ -178,7 +177,7 @@ class ClassicSpark:
         for _ in range(2):
             try:
                 root = self._await_root()
-                if self._answers(root):
+                if self._answers():
                     return root
             except SparkLost:
                 # What keeps Spark from starting is told once it has been tried anew.
@@ -199,13 +198,13 @@ class ClassicSpark:
             raise SparkLost(f"Spark did not start: {first_line(error)}") from error
         return self._root
 
-    def _answers(self, root: Any) -> bool:
-        if not self._is_alive() or root.sparkContext._jsc is None:
+    def _answers(self) -> bool:
+        if not self._is_alive():
             return False
         try:
             if self._tidied is not None:
                 self._tidied.result(PING_SECONDS)
-            return not self._thread.submit(root.sparkContext._jsc.sc().isStopped).result(PING_SECONDS)
+            return not self._thread.submit(self._context.isStopped).result(PING_SECONDS)
         except Exception as error:
             log.warning("Spark does not answer: %s", first_line(error))
             return False
@@ -220,7 +219,10 @@ class ClassicSpark:
         self._sessions.setDefaultSession(session._jsparkSession)
 
     def _is_alive(self) -> bool:
-        return self._jvm is not None and self._jvm.is_running and self._root is not None
+        """A JVM that runs, with a SparkContext nobody has stopped."""
+        if self._jvm is None or self._root is None or not self._jvm.is_running:
+            return False
+        return self._root.sparkContext._jsc is not None
 
 
 def tag_of(task_id: str) -> str:
@@ -241,7 +243,7 @@ def _tidy(root: Any, session: Any) -> None:
         root.catalog.dropGlobalTempView(view)
 
 
-def _forget(root: Any) -> None:
+def _forget() -> None:
     """Make pyspark forget a JVM: its own stop() would ask that JVM first."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession

@@ -37,11 +37,12 @@ class ConnectSpark:
         self._stages = {}
         try:
             session = self._connect()
-            # Settings that only a JVM takes at its start are refused; the version is what comes back first.
+            # The first question to the server, which makes the session.
             session.version  # noqa: B018
         except Exception as error:
             raise SparkLost(f"{self._settings.address} does not answer: {first_line(error)}") from error
         self._session = session
+        _make_current(session)
         for name, value in self._settings.conf.items():
             session.conf.set(name, value)
         session.addTag(f"horsies-{task_id}")
@@ -112,13 +113,9 @@ class ConnectSpark:
     def _connect(self) -> Any:
         from pyspark.sql import SparkSession
         from pyspark.sql.connect.client.retries import DefaultPolicy
-        from pyspark.sql.connect.session import SparkSession as Remote
 
         session: Any = SparkSession.builder.remote(self._settings.master).create()
         session.client.set_retry_policies([DefaultPolicy(max_retries=RETRIES, max_backoff=MAX_BACKOFF_MS)])
-        # For this thread, and for those the task starts.
-        Remote._active_session.session = session
-        Remote._default_session = session
         return session
 
     def _release(self, session: Any) -> None:
@@ -134,3 +131,11 @@ class ConnectSpark:
         if total:
             told = f"{finished} of {total} Spark tasks done, {inflight_tasks} running"
             self._progress = (finished, total, told)
+
+
+def _make_current(session: Any) -> None:
+    """Let ``SparkSession.active()`` and ``getOrCreate()`` find this session, on this thread and those a task starts."""
+    from pyspark.sql.connect.session import SparkSession as Remote
+
+    Remote._active_session.session = session
+    Remote._default_session = session

@@ -79,10 +79,6 @@ class Jvm:
     def _is_local(self) -> bool:
         return self._conf.get("spark.master", "").startswith("local")
 
-    @property
-    def pid(self) -> int | None:
-        return None if self._process is None else self._process.pid
-
     def exit_code(self, timeout_seconds: float) -> int | None:
         """Waits a moment for a JVM that may be about to end."""
         if self._process is not None:
@@ -111,7 +107,7 @@ class Jvm:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
-        self._remove_folder()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def stop(self) -> None:
         """Let it end by itself, which it does when nobody writes to it any more."""
@@ -155,9 +151,6 @@ class Jvm:
                 level = {"WARN": "WARNING", "FATAL": "CRITICAL"}.get(found[1], found[1])
             self._last_lines = [*self._last_lines[-20:], text]
             self._on_line(level, text)
-
-    def _remove_folder(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def remove_folders_of_the_dead() -> None:

@@ -43,6 +43,11 @@ DEFAULTS = {
 }
 
 
+DEFAULT_DEAD_AFTER = timedelta(minutes=2)
+DEFAULT_MASTER = "local[*]"
+DEFAULT_HANG_SECONDS = 60
+DEFAULT_LOG_LINES = 10_000
+DEFAULT_RESULT_BYTES = 1_000_000
 MASTER = re.compile(r"local(?:-cluster)?(?:\[.*\])?$|spark://|yarn$|k8s://|sc://")
 DATABASE_SCHEMES = ("postgresql", "postgresql+psycopg", "postgres")
 # What horsies itself allows.
@@ -90,10 +95,10 @@ class SparkSettings:
     :param hang_seconds: how long a JVM may leave questions unanswered before it is killed.
     """
 
-    master: str = field(default="local[*]", repr=False)
+    master: str = field(default=DEFAULT_MASTER, repr=False)
     conf: Mapping[str, str] = field(default_factory=dict, repr=False)
     start_seconds: float = 180.0
-    hang_seconds: float = 60.0
+    hang_seconds: float = DEFAULT_HANG_SECONDS
 
     def __post_init__(self) -> None:
         if not MASTER.match(self.master):
@@ -123,10 +128,10 @@ class WorkerSettings:
     database_url: str = field(repr=False)
     direct_database_url: str | None = field(default=None, repr=False)
     queues: tuple[Queue, ...] = ()
-    dead_after: timedelta = timedelta(minutes=2)
+    dead_after: timedelta = DEFAULT_DEAD_AFTER
     spark: SparkSettings = SparkSettings()
-    log_lines: int = 10_000
-    result_bytes: int = 1_000_000
+    log_lines: int = DEFAULT_LOG_LINES
+    result_bytes: int = DEFAULT_RESULT_BYTES
 
     @classmethod
     def resolve(
@@ -150,7 +155,8 @@ class WorkerSettings:
             )
         direct = direct_database_url or (None if database_url else environ.get(DIRECT_DATABASE_URL))
         if dead_after is None:
-            dead_after = timedelta(seconds=_number(environ, DEAD_AFTER_SECONDS, 120, least=5))
+            default_seconds = int(DEFAULT_DEAD_AFTER.total_seconds())
+            dead_after = timedelta(seconds=_number(environ, DEAD_AFTER_SECONDS, default_seconds, least=5))
         if not LEAST_DEAD_AFTER <= dead_after <= MOST_DEAD_AFTER:
             raise SettingsError(f"{DEAD_AFTER_SECONDS} is {dead_after.total_seconds():g}: write 5 to 3600")
         return cls(
@@ -159,12 +165,12 @@ class WorkerSettings:
             queues=_queues(environ.get(QUEUES, "") if queues is None else queues),
             dead_after=dead_after,
             spark=SparkSettings(
-                master=spark_master or environ.get(SPARK_MASTER) or "local[*]",
+                master=spark_master or environ.get(SPARK_MASTER) or DEFAULT_MASTER,
                 conf=_as_text({**_parse_conf(environ.get(SPARK_CONF, "")), **(spark_conf or {})}),
-                hang_seconds=_number(environ, SPARK_HANG_SECONDS, 60, least=1),
+                hang_seconds=_number(environ, SPARK_HANG_SECONDS, DEFAULT_HANG_SECONDS, least=1),
             ),
-            log_lines=_number(environ, LOG_LINES, 10_000, least=0),
-            result_bytes=_number(environ, RESULT_BYTES, 1_000_000, least=1_000),
+            log_lines=_number(environ, LOG_LINES, DEFAULT_LOG_LINES, least=0),
+            result_bytes=_number(environ, RESULT_BYTES, DEFAULT_RESULT_BYTES, least=1_000),
         )
 
 

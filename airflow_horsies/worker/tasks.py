@@ -18,11 +18,10 @@ from airflow_horsies.worker.child import run_task
 from airflow_horsies.worker.errors import TaskFault
 from airflow_horsies.worker.masking import SECRET_NAME
 from airflow_horsies.worker.results import to_json
-from airflow_horsies.worker.settings import WorkerSettings
+from airflow_horsies.worker.settings import DEFAULT_RESULT_BYTES, WorkerSettings
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-DEFAULT_RESULT_BYTES = 1_000_000
 SPARK_PARAMETER = "spark"
 # Kept on the app itself, as it is all that decorators and workers share.
 USES_SPARK = "airflow_horsies_uses_spark"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -120,7 +119,7 @@ def test_cancel_reaches_the_connect_server(on_connect: Rig) -> None:
     assert on_connect.ok("total", day="2026-01-02", rows=7)["rows"] == 7
 
 
-def test_a_connect_server_that_died_is_told_and_the_retry_finds_the_next_one(
+def test_a_connect_server_that_died_is_told_by_the_task_that_met_it_and_by_the_next_one(
     tmp_path_factory: pytest.TempPathFactory, make_rig: MakeRig
 ) -> None:
     with EmbeddedSparkConnect(tmp_path_factory.mktemp("mortal")) as server:
@@ -132,4 +131,3 @@ def test_a_connect_server_that_died_is_told_and_the_retry_finds_the_next_one(
         task = rig.wait(task_id)
     assert (task.state, task.error_code) == (TaskState.FAILED, "SPARK_SESSION_LOST")
     assert rig.run("total", day="2026-01-02").error_code == "SPARK_SESSION_LOST"
-    assert timedelta(seconds=task.attempts[0].duration_seconds) < timedelta(minutes=2)

@@ -197,7 +197,6 @@ def test_a_timeout_stops_the_task_and_keeps_the_session_warm(rig: Rig) -> None:
     jvm = rig.ok("leave_traces", name="before_timeout")["jvm"]
     task = rig.run("loop", seconds=60, spec={"timeout": timedelta(seconds=10)})
     assert (task.state, task.error_code) == (TaskState.FAILED, "TASK_TIMEOUT")
-    assert task.attempts[0].duration_seconds < 10.5
     assert rig.ok("leave_traces", name="after_timeout")["jvm"] == jvm
 
 

@@ -21,7 +21,6 @@ from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.ledger import attempts as ledger
 from airflow_horsies.models import (
     AttemptRecord,
-    LogCursor,
     LogLine,
     Progress,
     RetryPolicy,
@@ -98,7 +97,10 @@ class Rig:
         return task.result.ok
 
     def lines(self, task_id: str) -> list[LogLine]:
-        return self.hook._session.run(lambda: ledger.read_lines({task_id: LogCursor()}, limit=100_000)).get(task_id, [])
+        lines: list[LogLine] = []
+        while more := self.hook.logs(task_id, after=lines[-1].cursor if lines else None):
+            lines += more
+        return lines
 
     def texts(self, task_id: str) -> list[str]:
         return [line.text for line in self.lines(task_id)]
