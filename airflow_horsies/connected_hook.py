@@ -102,6 +102,11 @@ class ConnectedHook(PostgresHook):
         """The address of this Airflow deployment, recorded with each submission."""
         return conf.get("api", "base_url", fallback="") or "http://localhost:8080"
 
+    @property
+    def connect_args(self) -> dict[str, Any]:
+        """What libpq is told to connect; the password among it."""
+        return dict(self._postgres.connect_args)
+
     def run_script(self, make_script: Callable[[], Script[T]]) -> T:
         """
         Run a script of statements in one transaction and return its outcome.

@@ -306,6 +306,21 @@ class HorsiesHook(AsyncHook):
         wanted = require_task_id(task_id)
         return self._read_ledger(submissions.SINCE, lambda: submissions.read_submissions_of_task(wanted), otherwise=[])
 
+    def submissions_of_run(self, dag_id: str, run_id: str, *, limit: int = 1_000) -> list[Submission]:
+        """
+        What each task instance of a DAG run submitted last.
+
+        .. code-block:: python
+
+            ids = [submission.horsies_task_id for submission in hook.submissions_of_run("sales", "manual__1")]
+        """
+        namespace = self.namespace
+        return self._read_ledger(
+            submissions.SINCE,
+            lambda: submissions.read_submissions_of_run(namespace, dag_id, run_id, limit=limit),
+            otherwise=[],
+        )
+
     # -- what workers of airflow_horsies.worker tell ---------------------------------------------------------------
 
     def logs(

@@ -35,7 +35,7 @@ class HorsiesAttemptsLink(BaseOperatorLink):
         """The path on this Airflow; without a host, so that it holds wherever the page it is on was reached."""
         map_index = -1 if ti_key.map_index is None else ti_key.map_index
         run = f"dags/{_segment(ti_key.dag_id)}/runs/{_segment(ti_key.run_id)}"
-        return f"{_base_path()}{URL_PREFIX}/api/{run}/tasks/{_segment(ti_key.task_id)}/{map_index}"
+        return f"{base_path()}{URL_PREFIX}/{run}/tasks/{_segment(ti_key.task_id)}/{map_index}"
 
     def push(self, context: Any) -> None:
         """Store the link now; a failure to do so is logged and nothing more."""
@@ -54,7 +54,8 @@ class HorsiesAttemptsLink(BaseOperatorLink):
             log.warning("The link %r could not be stored", self.name, exc_info=True)
 
 
-def _base_path() -> str:
+def base_path() -> str:
+    """The path below which Airflow itself is served, without a slash at its end."""
     return urlsplit(conf.get("api", "base_url", fallback="") or "").path.rstrip("/")
 
 

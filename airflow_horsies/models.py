@@ -421,6 +421,15 @@ class TaskPage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FailedTasks:
+    """The failed and expired ones among the tasks that were searched, newest first; ``next`` goes on searching."""
+
+    ids: tuple[str, ...]
+    searched_to: datetime | None
+    next: PageCursor | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueueDepth:
     """What waits and runs in one queue."""
 
@@ -509,6 +518,8 @@ class Submission:
     queue: str
     good_until: datetime | None
     submitted_at: datetime
+    # Whether it is the last one of its task instance and position, where that was asked for.
+    is_latest: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -122,6 +122,19 @@ def read_submissions_of_task(horsies_task_id: str) -> Script[list[Submission]]:
     return [_decode(row) for row in rows]
 
 
+def read_submissions_of_tasks(ids: Collection[str]) -> Script[list[Submission]]:
+    """Which task instances stand behind horsies tasks, newest first, and whether each has submitted anew since."""
+    rows = yield Statement(sql_text(PACKAGE, "read_submissions_of_tasks"), {"ids": list(ids)})
+    return [_decode(row) for row in rows]
+
+
+def read_submissions_of_run(namespace: str, dag_id: str, run_id: str, *, limit: int) -> Script[list[Submission]]:
+    """What each task instance of a DAG run submitted last."""
+    run = {"namespace": namespace, "dag_id": dag_id, "run_id": run_id}
+    rows = yield Statement(sql_text(PACKAGE, "read_submissions_of_run"), {**run, "limit": limit})
+    return [_decode(row) for row in rows]
+
+
 def cancel_and_signal(
     wire: Wire, task_id: str, *, states: Collection[TaskState] = LIVE_STATES
 ) -> Script[CancelOutcome]:
@@ -330,4 +343,5 @@ def _decode(row: Row) -> Submission:
         queue=row["queue_name"],
         good_until=None if good_until is None else good_until.astimezone(UTC),
         submitted_at=row["submitted_at"].astimezone(UTC),
+        is_latest=row.get("is_latest", True),
     )

@@ -6,8 +6,10 @@ from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
-from airflow_horsies.links import URL_PREFIX
+from airflow_horsies.links import URL_PREFIX, base_path
 from airflow_horsies.ui.gate import Gate
+
+PAGES = f"{base_path()}{URL_PREFIX}"
 
 
 class HorsiesPlugin(AirflowPlugin):
@@ -16,4 +18,20 @@ class HorsiesPlugin(AirflowPlugin):
     name = "airflow_horsies"
     fastapi_apps: list[Any] = [  # noqa: RUF012 - Airflow declares it as it is here
         {"app": Gate("airflow_horsies.ui.api"), "url_prefix": URL_PREFIX, "name": "Horsies"}
+    ]
+    # Airflow fills the names in braces in.
+    external_views: list[Any] = [  # noqa: RUF012
+        {"name": "Horsies", "href": f"{PAGES}/", "destination": "nav", "category": "browse", "url_route": "horsies"},
+        {
+            "name": "Horsies",
+            "href": f"{PAGES}/dags/{{DAG_ID}}/gantt/{{RUN_ID}}",
+            "destination": "dag_run",
+            "url_route": "horsies-run",
+        },
+        {
+            "name": "Horsies",
+            "href": f"{PAGES}/dags/{{DAG_ID}}/runs/{{RUN_ID}}/tasks/{{TASK_ID}}/{{MAP_INDEX}}",
+            "destination": "task_instance",
+            "url_route": "horsies-task",
+        },
     ]

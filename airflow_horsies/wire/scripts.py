@@ -22,6 +22,7 @@ from airflow_horsies.models import (
     FOREVER,
     LIVE_STATES,
     CancelOutcome,
+    FailedTasks,
     PageCursor,
     QueueDepth,
     RetentionClass,
@@ -44,7 +45,7 @@ from airflow_horsies.wire.statements import Wire
 T = TypeVar("T")
 
 ROWS_PER_STATEMENT = 5_000
-MAX_PAGE = 500
+MAX_PAGE = 2_000
 # Workers register these two themselves when they start.
 BUILT_IN_RETENTION = frozenset({DEFAULT_RETENTION, FOREVER})
 WORKERS_SEEN_WITHIN = timedelta(hours=1)
@@ -125,11 +126,11 @@ def require_retention_classes(wire: Wire, keys: Collection[str]) -> Script[None]
         )
 
 
-def read_tasks(wire: Wire, ids: Collection[str]) -> Script[dict[str, TaskView]]:
-    """The tasks that exist, by id."""
+def read_tasks(wire: Wire, ids: Collection[str], *, whole: bool = True) -> Script[dict[str, TaskView]]:
+    """The tasks that exist, by id; without arguments and results where not the whole is asked for."""
     found: dict[str, TaskView] = {}
     for chunk in _chunks(list(ids)):
-        found.update((row["id"], decode_task(row)) for row in (yield wire.read_tasks(chunk)))
+        found.update((row["id"], decode_task(row)) for row in (yield wire.read_tasks(chunk, whole=whole)))
     return found
 
 
@@ -158,16 +159,38 @@ def list_tasks(
     error_code: str | None = None,
     before: PageCursor | None = None,
     limit: int = 50,
+    with_attempts: bool = False,
 ) -> Script[TaskPage]:
     """One page, newest first. One row more than asked for tells whether there is a next page."""
     if not 1 <= limit <= MAX_PAGE:
         raise InvalidTask("limit", f"must be from 1 to {MAX_PAGE}, not {limit!r}")
     rows = yield wire.list_tasks(
-        states=states, queue=queue, task_name=task_name, error_code=error_code, before=before, limit=limit + 1
+        states=states,
+        queue=queue,
+        task_name=task_name,
+        error_code=error_code,
+        before=before,
+        limit=limit + 1,
+        with_attempts=with_attempts,
     )
     tasks = tuple(decode_task(row) for row in rows[:limit])
     more = len(rows) > limit
     return TaskPage(tasks=tasks, next=PageCursor(at=tasks[-1].enqueued_at, task_id=tasks[-1].id) if more else None)
+
+
+def find_failed(wire: Wire, *, window: int, limit: int, before: PageCursor | None = None) -> Script[FailedTasks]:
+    """Those that failed or expired among the ``window`` tasks sent last, newest first and at most ``limit``."""
+    rows = yield wire.find_failed(window=window, limit=limit, before=before)
+    found = [row for row in rows if row["id"] is not None]
+    ids = tuple(row["id"] for row in found)
+    span = rows[0]
+    if len(found) == limit:
+        searched_to = PageCursor(at=found[-1]["enqueued_at"].astimezone(UTC), task_id=found[-1]["id"])
+        return FailedTasks(ids=ids, searched_to=searched_to.at, next=searched_to)
+    if span["searched_to"] is None:
+        return FailedTasks(ids=ids, searched_to=None, next=None)
+    searched_to = PageCursor(at=span["searched_to"].astimezone(UTC), task_id=span["last_id"])
+    return FailedTasks(ids=ids, searched_to=searched_to.at, next=searched_to if span["searched"] == window else None)
 
 
 def cancel_task(

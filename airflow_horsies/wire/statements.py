@@ -74,8 +74,8 @@ class Wire:
             },
         )
 
-    def read_tasks(self, ids: Collection[str]) -> Statement:
-        return Statement(self._sql("read_tasks"), {"ids": list(ids)})
+    def read_tasks(self, ids: Collection[str], *, whole: bool) -> Statement:
+        return Statement(self._sql("read_tasks"), {"ids": list(ids), "whole": whole})
 
     def read_states(self, ids: Collection[str]) -> Statement:
         return Statement(self._sql("read_states"), {"ids": list(ids)})
@@ -89,6 +89,7 @@ class Wire:
         error_code: str | None,
         before: PageCursor | None,
         limit: int,
+        with_attempts: bool,
     ) -> Statement:
         return Statement(
             self._sql("list_tasks"),
@@ -100,6 +101,18 @@ class Wire:
                 "before_at": None if before is None else before.at,
                 "before_id": None if before is None else before.task_id,
                 "limit": limit,
+                "with_attempts": with_attempts,
+            },
+        )
+
+    def find_failed(self, *, window: int, limit: int, before: PageCursor | None) -> Statement:
+        return Statement(
+            self._sql("find_failed"),
+            {
+                "window": window,
+                "limit": limit,
+                "before_at": None if before is None else before.at,
+                "before_id": None if before is None else before.task_id,
             },
         )
 

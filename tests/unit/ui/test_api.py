@@ -27,11 +27,12 @@ from airflow_horsies.links import HorsiesAttemptsLink
 from airflow_horsies.models import (
     Attempt,
     AttemptRecord,
+    CancelOutcome,
+    LogCursor,
+    LogLine,
     Progress,
     Submission,
-    TaskFailure,
     TaskInstanceKey,
-    TaskResult,
     TaskState,
     TaskView,
 )
@@ -39,7 +40,12 @@ from airflow_horsies.models import (
 with warnings.catch_warnings():
     # Airflow's security module brings Starlette's test client along, which warns of the httpx it finds.
     warnings.simplefilter("ignore")
-    from airflow_horsies.ui import api
+    from airflow.api_fastapi.common.db.common import _get_session
+    from airflow.api_fastapi.core_api.security import get_user
+
+    from airflow_horsies.ui import access, api, instance_routes, overview_routes, run_routes
+    from airflow_horsies.ui.airflow_side import AirflowTry
+    from airflow_horsies.ui.answers import MAX_TEXT_CHARS
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 INSTANCE = TaskInstanceKey(dag_id="sales", run_id="manual__1", task_id="load")
@@ -72,8 +78,6 @@ def view(task_id: str, state: TaskState = TaskState.COMPLETED, **changed: Any) -
         "enqueued_at": NOW,
         "retry_count": 0,
         "max_retries": 0,
-        "kwargs": {"a": "an argument"},
-        "result": TaskResult(ok="a result"),
         **changed,
     }
     return TaskView(id=task_id, state=state, **given)
@@ -90,7 +94,9 @@ class FakeHook:
     error: Exception | None = None
     conn_id: str = ""
     asked: list[TaskInstanceKey] = field(default_factory=list)
-    read: list[list[str]] = field(default_factory=list)
+    read: list[tuple[str, LogCursor, int]] = field(default_factory=list)
+    lines: Sequence[LogLine] = ()
+    cancelled: list[str] = field(default_factory=list)
     closed: int = 0
     horsies_schema: Any = None
     default_conn_name = "horsies_default"
@@ -111,12 +117,22 @@ class FakeHook:
             raise self.error
         return list(self.submissions)
 
-    def run_script(self, _: Any) -> dict[str, TaskState]:
+    def run_script(self, _: Any) -> dict[str, TaskView]:
+        return dict(self.tasks)
+
+    def get_states(self, ids: list[str]) -> dict[str, TaskState]:
         return {task.id: task.state for task in self.tasks.values()}
 
     def get_tasks(self, ids: list[str]) -> dict[str, TaskView]:
-        self.read.append(ids)
         return {task_id: self.tasks[task_id] for task_id in ids if task_id in self.tasks}
+
+    def logs(self, task_id: str, after: LogCursor, limit: int) -> list[LogLine]:
+        self.read.append((task_id, after, limit))
+        return [line for line in self.lines if line.cursor > after][:limit]
+
+    def cancel_many(self, ids: list[str]) -> dict[str, CancelOutcome]:
+        self.cancelled += ids
+        return dict.fromkeys(ids, CancelOutcome.CANCELLED)
 
     def attempt_records_of(self, ids: list[str]) -> dict[str, tuple[AttemptRecord, ...]]:
         return dict(self.records)
@@ -143,28 +159,61 @@ class Client:
 @pytest.fixture
 def hook(monkeypatch: pytest.MonkeyPatch) -> FakeHook:
     fake = FakeHook([submission()], {"1-1-0": view("1-1-0")})
-    monkeypatch.setattr(api, "HorsiesHook", fake)
-    monkeypatch.setattr(api, "Wire", lambda schema: schema)
+    for module in (instance_routes, overview_routes, run_routes):
+        monkeypatch.setattr(module, "HorsiesHook", fake)
+        monkeypatch.setattr(module, "Wire", lambda schema: schema)
+    monkeypatch.setattr(access, "HorsiesHook", fake)
+    tries = [AirflowTry(number=1, state="running", started_at=NOW, ended_at=None)]
+    monkeypatch.setattr(instance_routes, "read_tries", lambda session, key: tries)
+    monkeypatch.setattr(instance_routes, "read_rendered", lambda session, key, field: None)
     return fake
+
+
+class AllRights:
+    def may_read(self, dag_id: str) -> bool:
+        return True
+
+    def may_act(self, dag_id: str) -> bool:
+        return True
 
 
 @pytest.fixture
 def client(hook: FakeHook) -> Iterator[Client]:
-    for dependency in access_checks(ROUTES[0]):
-        api.app.dependency_overrides[dependency] = lambda: None
+    for route in ROUTES:
+        for dependency in access_checks(route):
+            api.app.dependency_overrides[dependency] = lambda: None
+        for dependant in route.dependant.dependencies:
+            if "log_action" in getattr(dependant.call, "__name__", ""):
+                api.app.dependency_overrides[dependant.call] = lambda: None
+    api.app.dependency_overrides[_get_session] = lambda: None
+    api.app.dependency_overrides[get_user] = lambda: None
+    api.app.dependency_overrides[access.Rights] = AllRights
     yield Client()
     api.app.dependency_overrides.clear()
 
 
+CHECKS = "airflow.api_fastapi.core_api.security"
+OWN_CHECKS = ("require_monitor",)
+
+
 def access_checks(route: APIRoute) -> list[Any]:
     calls = [each.call for each in route.dependant.dependencies]
-    return [call for call in calls if getattr(call, "__module__", "") == "airflow.api_fastapi.core_api.security"]
+    return [
+        call
+        for call in calls
+        if getattr(call, "__module__", "") == CHECKS or getattr(call, "__name__", "") in OWN_CHECKS
+    ]
 
 
-@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.path)
-def test_every_route_asks_airflow_about_the_dag_in_its_path(route: APIRoute) -> None:
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.methods} {route.path}")
+def test_every_route_asks_airflow_who_may(route: APIRoute) -> None:
     assert access_checks(route)
-    assert route.path.startswith("/api/dags/{dag_id}/")
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.methods} {route.path}")
+def test_every_route_that_changes_something_asks_where_the_request_comes_from(route: APIRoute) -> None:
+    calls = [each.call for each in route.dependant.dependencies]
+    assert (route.methods == {"GET"}) is (access.require_own_origin not in calls)
 
 
 def test_there_is_nothing_but_these_routes() -> None:
@@ -186,7 +235,10 @@ def test_there_is_nothing_but_these_routes() -> None:
 )
 def test_the_link_leads_to_its_task_instance(client: Client, hook: FakeHook, instance: TaskInstanceKey) -> None:
     url = HorsiesAttemptsLink().get_link(None, ti_key=instance).removeprefix("/horsies")
-    answer = client.get(url)
+    page = client.get(url)
+    assert page.status_code == 200
+    assert page.headers["content-type"].startswith("text/html")
+    answer = client.get(f"/api{url}")
     assert answer.status_code == 200
     assert hook.asked == [instance]
     named = {name: answer.json()[name] for name in ("dag_id", "run_id", "task_id", "map_index")}
@@ -204,36 +256,109 @@ def test_one_hook_of_the_configured_connection_is_used_and_closed(
     assert (hook.conn_id, hook.closed) == ("horsies_reports", 2)
 
 
-def test_pages_begin_with_the_newest_and_counts_cover_all(client: Client, hook: FakeHook) -> None:
+def test_rounds_begin_with_the_newest_and_counts_cover_every_position(client: Client, hook: FakeHook) -> None:
     hook.submissions = [*(submission(n) for n in range(100)), submission(7, round_=2), submission(0, life=2)]
     states = {each.horsies_task_id: TaskState.COMPLETED for each in hook.submissions}
     states |= {"1-1-7": TaskState.FAILED, "2-1-0": TaskState.RUNNING}
     hook.tasks = {task_id: view(task_id, state) for task_id, state in states.items() if task_id != "1-1-99"}
-    first = client.get(URL, params={"limit": 30}).json()
-    assert first["counts"] == {"RUNNING": 1, "COMPLETED": 99, "FAILED": 1}
-    assert first["past_retention"] == 1
-    assert (first["total"], first["limit"], first["offset"]) == (102, 30, 0)
-    assert [each["horsies_task_id"] for each in first["submissions"]] == [
-        "2-1-0",
-        "1-2-7",
-        *(f"1-1-{n}" for n in range(28)),
-    ]
-    assert max(map(len, hook.read)) <= api.TASKS_AT_ONCE
+    shown = client.get(URL).json()
+    assert shown["counts"] == {"RUNNING": 1, "COMPLETED": 98}
+    assert (shown["positions"], shown["past_retention"]) == (100, 1)
+    assert [each["horsies_task_id"] for each in shown["submissions"]] == ["2-1-0", "1-1-0"]
+    item = client.get(URL, params={"position": 7}).json()
+    assert [each["horsies_task_id"] for each in item["submissions"]] == ["1-2-7", "1-1-7"]
+    assert client.get(URL, params={"position": 100}).status_code == 404
 
-    last = client.get(URL, params={"limit": 30, "offset": 90}).json()
-    assert [each["horsies_task_id"] for each in last["submissions"]] == [f"1-1-{n}" for n in range(88, 100)]
-    assert last["submissions"][-1]["task"] is None
-    beyond = client.get(URL, params={"offset": 500}).json()
-    assert (beyond["submissions"], beyond["total"]) == ([], 102)
+
+def test_items_of_a_batch_are_sorted_filtered_and_paged(client: Client, hook: FakeHook) -> None:
+    hook.submissions = [submission(n) for n in range(10)]
+    hook.tasks = {
+        f"1-1-{n}": view(
+            f"1-1-{n}",
+            TaskState.FAILED if n == 4 else TaskState.COMPLETED,
+            started_at=NOW,
+            finished_at=NOW + timedelta(seconds=10 - n),
+            error_code="BAD_DAY" if n == 4 else None,
+        )
+        for n in range(9)
+    }
+
+    def positions(**asked: Any) -> list[int]:
+        return [each["position"] for each in client.get(f"{URL}/items", params=asked).json()["items"]]
+
+    assert positions(limit=3) == [0, 1, 2]
+    assert positions(limit=3, offset=8) == [8, 9]
+    assert positions(sort="duration", limit=2) == [8, 7]
+    assert positions(sort="duration", descending=True) == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert positions(sort="error_code")[0] == 4
+    assert positions(state="FAILED") == [4]
+    assert client.get(f"{URL}/items", params={"state": "FAILED"}).json()["total"] == 1
 
 
 @pytest.mark.parametrize(
-    "query", ["limit=0", f"limit={api.MAX_PAGE + 1}", "limit=x", "offset=-1", f"offset={2**31}", "limit=1&limit=0"]
+    "query",
+    [
+        "items?limit=0",
+        f"items?limit={instance_routes.MAX_PAGE + 1}",
+        "items?limit=x",
+        "items?offset=-1",
+        f"items?offset={2**31}",
+        "items?sort=kwargs",
+        "items?state=ANY",
+        "?lines=0",
+        f"?lines={instance_routes.MAX_LINES + 1}",
+        "?position=-1",
+        "?after_number=x",
+    ],
 )
-def test_paging_is_bounded(client: Client, hook: FakeHook, query: str) -> None:
-    answer = client.get(f"{URL}?{query}")
+def test_what_is_asked_for_is_bounded(client: Client, hook: FakeHook, query: str) -> None:
+    answer = client.get(f"{URL}{'' if query.startswith('?') else '/'}{query}")
     assert answer.status_code == 422
     assert hook.asked == []
+
+
+def test_lines_go_on_after_the_last_that_was_seen(client: Client, hook: FakeHook) -> None:
+    hook.lines = [
+        LogLine(attempt=attempt, number=number, logged_at=NOW, level="INFO", text=f"{attempt}.{number}")
+        for attempt in (1, 2)
+        for number in (1, 2, 3)
+    ]
+    log = client.get(URL, params={"after_attempt": 1, "after_number": 2, "lines": 2}).json()["log"]
+    assert [line["text"] for line in log["lines"]] == ["1.3", "2.1"]
+    assert log["more"]
+    assert hook.read == [("1-1-0", LogCursor(1, 2), 2)]
+
+
+def test_a_cancel_names_a_position_and_reaches_the_newest_task_of_it(client: Client, hook: FakeHook) -> None:
+    hook.submissions = [submission(0), submission(1), submission(1, round_=2)]
+    headers = {"origin": "http://airflow.test"}
+    answer = client.request("POST", f"{URL}/cancel", json={"position": 1}, headers=headers)
+    assert answer.json() == {"outcomes": {"CANCELLED": 1}, "past_retention": 0}
+    assert hook.cancelled == ["1-2-1"]
+    assert client.request("POST", f"{URL}/cancel", json={"position": 2}, headers=headers).status_code == 404
+    assert client.request("POST", f"{URL}/cancel", json={}, headers=headers).status_code == 200
+    assert hook.cancelled == ["1-2-1", "1-1-0", "1-2-1"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"content-type": "text/plain", "origin": "http://airflow.test"}, 415),
+        ({"content-type": "application/x-www-form-urlencoded", "origin": "http://airflow.test"}, 415),
+        ({"content-type": "application/json"}, 403),
+        ({"content-type": "application/json", "origin": "http://elsewhere.test"}, 403),
+        ({"content-type": "application/json", "origin": "null"}, 403),
+        ({"content-type": "application/json", "authorization": "Bearer x", "origin": "http://elsewhere.test"}, 403),
+        ({"content-type": "application/json", "authorization": "Bearer x"}, 200),
+        ({"content-type": "application/json; charset=utf-8", "origin": "http://airflow.test"}, 200),
+    ],
+)
+def test_nothing_is_cancelled_from_elsewhere(
+    client: Client, hook: FakeHook, headers: dict[str, str], status: int
+) -> None:
+    answer = client.request("POST", f"{URL}/cancel", content="{}", headers=headers)
+    assert answer.status_code == status
+    assert bool(hook.cancelled) is (status == 200)
 
 
 @pytest.mark.parametrize("map_index", ["x", "-2", str(2**31), "1.5", "%7BMAP_INDEX%7D"])
@@ -253,7 +378,9 @@ def test_map_index_is_checked(client: Client, hook: FakeHook, map_index: str) ->
         ("/api/dags/sales/runs//tasks/load/-1", 422),
         ("/api/dags/sales/runs/manual__1/tasks/load", 404),
         ("/api/dags/sales/runs/manual__1/tasks/load/-1/", 404),
-        ("/", 404),
+        ("/api/other", 404),
+        ("/static/x/none.js", 404),
+        ("/static/x/../api.py", 404),
         ("/docs", 404),
         ("/redoc", 404),
         ("/openapi.json", 404),
@@ -268,20 +395,20 @@ def test_other_paths_lead_nowhere(client: Client, hook: FakeHook, path: str, sta
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
-def test_nothing_can_be_changed(client: Client, method: str) -> None:
+def test_what_is_read_cannot_be_changed(client: Client, method: str) -> None:
     answer = client.request(method, URL)
     assert answer.status_code == 405
     assert answer.json()["title"] == "Method Not Allowed"
 
 
-def test_a_task_is_shown_with_its_attempts_and_without_its_data(client: Client, hook: FakeHook) -> None:
+def test_a_task_is_shown_with_its_attempts_and_pieces_of_time(client: Client, hook: FakeHook) -> None:
     attempts = tuple(
         Attempt(
             number=number,
             outcome="FAILED",
             will_retry=number == 1,
-            started_at=NOW,
-            finished_at=NOW + timedelta(seconds=1.5),
+            started_at=NOW + timedelta(seconds=2 * number),
+            finished_at=NOW + timedelta(seconds=2 * number + 1.5),
             error_code="TRY_AGAIN",
             error_message="not yet",
             worker_id="worker-1",
@@ -290,33 +417,20 @@ def test_a_task_is_shown_with_its_attempts_and_without_its_data(client: Client, 
         )
         for number in (1, 2)
     )
-    failure = TaskFailure(error_code="TRY_AGAIN", message="not yet", data={"some": "data"})
-    hook.tasks = {
-        "1-1-0": view(
-            "1-1-0",
-            TaskState.FAILED,
-            started_at=NOW,
-            finished_at=NOW,
-            error_code="TRY_AGAIN",
-            result=TaskResult(error=failure),
-            attempts=attempts,
-        )
-    }
-    answer = client.get(URL)
-    (shown,) = answer.json()["submissions"]
-    task = shown["task"]
+    failed = view("1-1-0", TaskState.FAILED, finished_at=NOW, error_code="TRY_AGAIN", attempts=attempts)
+    hook.tasks = {"1-1-0": failed}
+    (shown,) = client.get(URL).json()["submissions"]
     assert (shown["position"], shown["life"], shown["round"], shown["try_number"]) == (0, 1, 1, 1)
     assert shown["submitted_at"] == NOW.isoformat()
-    assert (task["state"], task["error_code"], task["error_message"]) == ("FAILED", "TRY_AGAIN", "not yet")
-    assert [(each["attempt"], each["will_retry"], each["duration_seconds"]) for each in task["attempts"]] == [
+    assert (shown["task"]["state"], shown["task"]["error_code"]) == ("FAILED", "TRY_AGAIN")
+    assert [(each["attempt"], each["will_retry"], each["duration_seconds"]) for each in shown["attempts"]] == [
         (1, True, 1.5),
         (2, False, 1.5),
     ]
-    for data in ("an argument", "a result", "some"):
-        assert data not in answer.text
+    assert [each["kind"] for each in shown["segments"]] == ["waiting", "running", "backing off", "running"]
 
 
-def test_what_workers_tell_stands_beside_the_task_also_past_its_retention(client: Client, hook: FakeHook) -> None:
+def test_what_workers_tell_is_shown_also_past_the_retention_of_the_task(client: Client, hook: FakeHook) -> None:
     hook.records = {
         "1-1-0": (AttemptRecord(number=1, worker_id="w", hostname="h", pid=7, started_at=NOW, metrics={"jobs": 3}),)
     }
@@ -324,18 +438,18 @@ def test_what_workers_tell_stands_beside_the_task_also_past_its_retention(client
     for tasks in (hook.tasks, {}):
         hook.tasks = tasks
         (shown,) = client.get(URL).json()["submissions"]
-        (record,) = shown["attempt_records"]
-        assert (record["attempt"], record["outcome"], record["metrics"]) == (1, None, {"jobs": 3})
+        (record,) = shown["attempts"]
+        assert (record["attempt"], record["outcome"], record["metrics"]) == (1, "LOST", {"jobs": 3})
         assert (shown["progress"]["done"], shown["progress"]["fraction"]) == (4, 0.4)
 
 
 def test_what_a_task_says_is_masked_and_cut(client: Client, hook: FakeHook) -> None:
     mask_secret("correct-horse-battery")
-    said = f"{'x' * (api.MAX_TEXT_CHARS - 10)}correct-horse-battery and more"
+    said = f"{'x' * (MAX_TEXT_CHARS - 10)}correct-horse-battery and more"
     hook.tasks = {"1-1-0": view("1-1-0", TaskState.FAILED, failed_reason=said)}
     answer = client.get(URL)
     (shown,) = answer.json()["submissions"]
-    assert len(shown["task"]["failed_reason"]) == api.MAX_TEXT_CHARS
+    assert len(shown["task"]["failed_reason"]) == MAX_TEXT_CHARS
     assert "correct" not in answer.text
 
 

@@ -24,9 +24,18 @@ def every_statement(schema: Schema) -> list[Statement]:
         wire.enqueue_tasks([TASK, TASK]),
         wire.lock_task_ids([ID]),
         wire.find_commands([ID]),
-        wire.read_tasks([ID]),
+        wire.read_tasks([ID], whole=True),
         wire.read_states([ID]),
-        wire.list_tasks(states={TaskState.FAILED}, queue="q", task_name="n", error_code="E", before=CURSOR, limit=3),
+        wire.list_tasks(
+            states={TaskState.FAILED},
+            queue="q",
+            task_name="n",
+            error_code="E",
+            before=CURSOR,
+            limit=3,
+            with_attempts=True,
+        ),
+        wire.find_failed(window=10, limit=3, before=CURSOR),
         wire.cancel_task(ID, [TaskState.PENDING]),
         wire.read_queues(),
         wire.read_workers(within=timedelta(hours=1)),
@@ -72,10 +81,13 @@ def test_ids_are_locked_by_sorted_buckets_without_repeats() -> None:
 
 
 def test_filters_of_a_listing_are_null_where_not_asked_for() -> None:
-    nothing = Wire(MOVED).list_tasks(states=None, queue=None, task_name=None, error_code=None, before=None, limit=5)
-    assert {name for name, value in nothing.params.items() if value is not None} == {"limit"}
+    nothing = Wire(MOVED).list_tasks(
+        states=None, queue=None, task_name=None, error_code=None, before=None, limit=5, with_attempts=False
+    )
+    assert {name for name, value in nothing.params.items() if value is not None} == {"limit", "with_attempts"}
     (asked,) = [statement for statement in every_statement(MOVED) if file_of(statement) == "moved/list_tasks"]
     assert asked.params == {
+        "with_attempts": True,
         "states": ["FAILED"],
         "queue": "q",
         "task_name": "n",

@@ -8,7 +8,21 @@ SELECT
     END AS finished_at,
     t.next_retry_at, t.retry_count, t.max_retries, t.claimed_by_worker_id AS worker_id, t.worker_hostname,
     t.worker_pid, t.error_code, t.failed_reason, t.is_workflow_task,
-    NULL::text AS kwargs, NULL::text AS rerun_input, NULL::text AS result, NULL::text AS attempts
+    NULL::text AS kwargs, NULL::text AS rerun_input, NULL::text AS result,
+    CASE WHEN %(with_attempts)s::boolean THEN (
+        SELECT json_agg(
+            json_build_array(
+                a.attempt, a.outcome, a.will_retry,
+                floor(extract(epoch FROM a.started_at) * 1000000)::bigint,
+                floor(extract(epoch FROM a.finished_at) * 1000000)::bigint,
+                a.error_code, a.error_message, a.failed_reason, a.worker_id, a.worker_hostname,
+                a.worker_pid, a.worker_process_name
+            )
+            ORDER BY a.attempt
+        )::text
+        FROM horsies_task_attempts AS a
+        WHERE a.task_id = t.id
+    ) END AS attempts
 FROM horsies_tasks AS t
 WHERE
     (%(states)s::text[] IS NULL OR t.status = ANY(%(states)s::text[]))

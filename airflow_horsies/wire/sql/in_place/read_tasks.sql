@@ -1,4 +1,5 @@
 -- Not every transition into a terminal state dates itself in this generation, but each touches updated_at.
+-- Arguments and results can be large, and are read where the whole task is asked for.
 SELECT
     t.id::text AS id, t.task_name, t.queue_name, t.priority, t.status, t.sent_at, t.enqueued_at, t.good_until,
     t.claimed_at, t.started_at,
@@ -7,8 +8,9 @@ SELECT
             THEN coalesce(t.completed_at, t.failed_at, t.updated_at)
     END AS finished_at,
     t.next_retry_at, t.retry_count, t.max_retries, t.claimed_by_worker_id AS worker_id, t.worker_hostname,
-    t.worker_pid, t.error_code, t.failed_reason, t.is_workflow_task, t.kwargs, NULL::text AS rerun_input,
-    t.result,
+    t.worker_pid, t.error_code, t.failed_reason, t.is_workflow_task,
+    CASE WHEN %(whole)s::boolean THEN t.kwargs END AS kwargs, NULL::text AS rerun_input,
+    CASE WHEN %(whole)s::boolean THEN t.result END AS result,
     (
         SELECT json_agg(
             json_build_array(

@@ -1,10 +1,12 @@
 -- One statement and so one snapshot: a task that moves to the history meanwhile is seen exactly once.
+-- Arguments and results can be large, and are read where the whole task is asked for.
 SELECT
     t.id::text AS id, t.task_name, t.queue_name, t.priority, t.status, t.sent_at, t.enqueued_at, t.good_until,
     t.claimed_at, t.started_at, NULL::timestamptz AS finished_at,
     t.next_retry_at, t.retry_count, t.max_retries, t.claimed_by_worker_id AS worker_id, t.worker_hostname,
-    t.worker_pid, t.error_code, t.failed_reason, t.is_workflow_task, t.kwargs, NULL::text AS rerun_input,
-    t.result,
+    t.worker_pid, t.error_code, t.failed_reason, t.is_workflow_task,
+    CASE WHEN %(whole)s::boolean THEN t.kwargs END AS kwargs, NULL::text AS rerun_input,
+    CASE WHEN %(whole)s::boolean THEN t.result END AS result,
     (
         SELECT json_agg(
             json_build_array(
@@ -28,8 +30,8 @@ SELECT
     NULL, h.retry_count, h.max_retries, h.last_claimed_worker_id, h.last_worker_hostname,
     h.last_worker_pid, h.error_code, h.final_failed_reason, h.is_workflow_task,
     -- The arguments of a finished task are kept only where the sender asked for it.
-    NULL, convert_from(h.rerun_input_inline, 'UTF8'),
-    convert_from(h.result_payload, 'UTF8'),
+    NULL, CASE WHEN %(whole)s::boolean THEN convert_from(h.rerun_input_inline, 'UTF8') END,
+    CASE WHEN %(whole)s::boolean THEN convert_from(h.result_payload, 'UTF8') END,
     convert_from(h.attempt_snapshot, 'UTF8')
 FROM horsies_task_history AS h
 WHERE h.task_id = ANY(%(ids)s::uuid[])

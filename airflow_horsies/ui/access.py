@@ -1,0 +1,96 @@
+"""Who may do what: Airflow decides, DAG by DAG."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagAccessEntity
+from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag, requires_access_view
+from airflow.providers.common.compat.sdk import conf
+from fastapi import Depends, HTTPException, Path, Request
+
+from airflow_horsies.exceptions import InvalidTask
+from airflow_horsies.hook import HorsiesHook
+from airflow_horsies.models import TaskInstanceKey
+
+Method = Literal["GET", "PUT"]
+
+
+def conn_id() -> str:
+    """The connection of the api-server; an operator's own is not known to it."""
+    return conf.get("horsies", "conn_id", fallback="") or HorsiesHook.default_conn_name
+
+
+def refuse_what_names_no_dag(request: Request) -> None:
+    """Airflow reads the DAG id ``~`` as "any DAG", and no database takes a NUL."""
+    if request.path_params.get("dag_id") == "~" or "\x00" in request.scope["path"]:
+        raise HTTPException(HTTPStatus.NOT_FOUND, "There is no such task instance.")
+
+
+def require_own_origin(request: Request) -> None:
+    """A page elsewhere can make a browser send a request with the user's cookie, but not with a JSON body of this
+    origin; a script that brings a token of its own has no origin."""
+    if request.headers.get("content-type", "").split(";")[0].strip() != "application/json":
+        raise HTTPException(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Send JSON, with the content type application/json.")
+    origin = request.headers.get("origin")
+    if origin is None and "authorization" in request.headers:
+        return
+    own = {request.headers.get("host"), urlsplit(conf.get("api", "base_url", fallback="") or "").netloc}
+    if origin is None or urlsplit(origin).netloc not in own - {None, ""}:
+        raise HTTPException(HTTPStatus.FORBIDDEN, "This request does not come from a page of this Airflow.")
+
+
+def readable_task_instance(
+    dag_id: str, run_id: str, task_id: str, map_index: Annotated[int, Path(ge=-1, le=2**31 - 1)]
+) -> TaskInstanceKey:
+    try:
+        return TaskInstanceKey(dag_id=dag_id, run_id=run_id, task_id=task_id, map_index=map_index)
+    except InvalidTask as error:
+        raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from None
+
+
+# Every route below /dags/{dag_id} has one of these; they look at the DAG in the path.
+MAY_READ = [
+    Depends(refuse_what_names_no_dag),
+    Depends(requires_access_dag("GET", DagAccessEntity.TASK_INSTANCE)),
+]
+MAY_ACT = [
+    Depends(refuse_what_names_no_dag),
+    Depends(requires_access_dag("PUT", DagAccessEntity.TASK_INSTANCE)),
+    Depends(require_own_origin),
+]
+# Queues and workers belong to no DAG.
+MAY_SEE_CLUSTER = [Depends(requires_access_view(AccessView.CLUSTER_ACTIVITY))]
+
+InstanceDep = Annotated[TaskInstanceKey, Depends(readable_task_instance)]
+
+
+class Rights:
+    """What the user of a request may do with DAGs that the path does not name; each DAG is asked about once."""
+
+    def __init__(self, request: Request, user: GetUserDep) -> None:
+        self._request = request
+        self._user = user
+        self._known: dict[tuple[Method, str], bool] = {}
+
+    def may_read(self, dag_id: str) -> bool:
+        return self._may("GET", dag_id)
+
+    def may_act(self, dag_id: str) -> bool:
+        return self._may("PUT", dag_id)
+
+    def _may(self, method: Method, dag_id: str) -> bool:
+        if (method, dag_id) not in self._known:
+            check = requires_access_dag(method, DagAccessEntity.TASK_INSTANCE, dag_id)
+            try:
+                check(self._request, self._user)
+            except HTTPException:
+                self._known[method, dag_id] = False
+            else:
+                self._known[method, dag_id] = True
+        return self._known[method, dag_id]
+
+
+RightsDep = Annotated[Rights, Depends(Rights)]

@@ -1,0 +1,259 @@
+"""The routes of the page over all DAGs: queues, workers, failures, activity and figures."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import Annotated, Any, Generic, TypeVar
+
+from airflow.api_fastapi.common.db.common import SessionDep
+from airflow.api_fastapi.core_api.security import GetUserDep
+from fastapi import APIRouter, HTTPException, Query, Response
+
+from airflow_horsies.exceptions import InvalidTask
+from airflow_horsies.hook import HorsiesHook
+from airflow_horsies.ledger.submissions import SINCE, read_submissions_of_tasks
+from airflow_horsies.models import (
+    PageCursor,
+    QueueDepth,
+    Submission,
+    TaskInstanceKey,
+    TaskView,
+    WorkerState,
+    require_task_id,
+)
+from airflow_horsies.ui.access import MAY_SEE_CLUSTER, Rights, RightsDep, conn_id
+from airflow_horsies.ui.airflow_side import read_states
+from airflow_horsies.ui.answers import json_answer, shown_text
+from airflow_horsies.ui.monitoring import is_installed, may_monitor
+from airflow_horsies.ui.statistics import Bucket, Event, attempts_over_time, events, throughput
+from airflow_horsies.values import iso
+from airflow_horsies.wire.scripts import find_failed, list_tasks, read_tasks
+from airflow_horsies.wire.statements import Wire
+
+RECENT_TASKS = 2_000
+# Many people may have the page open; what it shows is read once for all of them in this time.
+SHARED_SECONDS = 2.0
+FAILED_WINDOW = 10_000
+FAILED_PAGE = 200
+EVENTS = 60
+# Some of the events are of DAGs that the user may not see.
+EVENTS_LOOKED_AT = 300
+
+T = TypeVar("T")
+router = APIRouter()
+
+
+class Shared(Generic[T]):
+    """A value that is read anew when it is older than a moment."""
+
+    def __init__(self, read: Callable[[], T]) -> None:
+        self._read = read
+        self._lock = threading.Lock()
+        self._value: tuple[float, T] | None = None
+
+    def get(self) -> T:
+        with self._lock:
+            if self._value is None or time.monotonic() - self._value[0] > SHARED_SECONDS:
+                # Forgotten first, so that a failure is not answered with what was.
+                self._value = None
+                self._value = (time.monotonic(), self._read())
+            return self._value[1]
+
+
+def _read_cluster() -> tuple[list[QueueDepth], list[WorkerState], tuple[TaskView, ...]]:
+    with HorsiesHook(conn_id()) as hook:
+        wire = Wire(hook.horsies_schema)
+        recent = hook.run_script(lambda: list_tasks(wire, limit=RECENT_TASKS, with_attempts=True))
+        return hook.queues(), hook.workers(), recent.tasks
+
+
+cluster = Shared(_read_cluster)
+
+
+@router.get("/api/overview", dependencies=MAY_SEE_CLUSTER)
+def read_overview(rights: RightsDep, user: GetUserDep) -> Response:
+    """How queues and workers are, what happened last, and how attempts went."""
+    queues, workers, recent = cluster.get()
+    now = datetime.now(UTC)
+    per_minute = throughput(recent, now)
+    width, buckets = attempts_over_time(recent)
+    return json_answer(
+        {
+            "now": iso(now),
+            "queues": [_queue_values(each, per_minute.get(each.queue, 0.0)) for each in queues],
+            "workers": [_worker_values(each) for each in workers],
+            "recent_tasks": len(recent),
+            "recent_is_cut": len(recent) == RECENT_TASKS,
+            "bucket_seconds": width,
+            "buckets": [_bucket_values(each) for each in buckets],
+            "activity": _activity(recent, rights),
+            "can_monitor": is_installed() and may_monitor(user),
+        }
+    )
+
+
+@router.get("/api/failures", dependencies=MAY_SEE_CLUSTER)
+def read_failures(
+    session: SessionDep,
+    rights: RightsDep,
+    before_at: Annotated[datetime | None, Query()] = None,
+    before_id: Annotated[str | None, Query(max_length=36)] = None,
+) -> Response:
+    """Task instances whose last submission failed or expired, newest first; a stretch of the past at a time."""
+    before = _cursor(before_at, before_id)
+    with HorsiesHook(conn_id()) as hook:
+        wire = Wire(hook.horsies_schema)
+        found = hook.run_script(lambda: find_failed(wire, window=FAILED_WINDOW, limit=FAILED_PAGE, before=before))
+        sent = [
+            each
+            for each in _submitters(hook, found.ids)
+            if each.is_latest and each.namespace == hook.namespace and rights.may_read(each.task_instance.dag_id)
+        ]
+        ids = [each.horsies_task_id for each in sent]
+        tasks = hook.run_script(lambda: read_tasks(wire, ids, whole=False))
+    of_instance: dict[TaskInstanceKey, list[Submission]] = {}
+    for each in sent:
+        if each.horsies_task_id in tasks:
+            of_instance.setdefault(each.task_instance, []).append(each)
+    states = read_states(session, of_instance)
+    return json_answer(
+        {
+            "now": iso(datetime.now(UTC)),
+            "failures": [
+                {
+                    **_failure_values(failed, tasks),
+                    # None: Airflow has no such task instance any more, or it has no state yet.
+                    "exists": key in states,
+                    "airflow_state": states.get(key),
+                    "can_act": rights.may_act(key.dag_id),
+                }
+                for key, failed in of_instance.items()
+            ],
+            "searched_to": iso(found.searched_to),
+            "next": None if found.next is None else {"at": iso(found.next.at), "id": found.next.task_id},
+        }
+    )
+
+
+def _cursor(at: datetime | None, task_id: str | None) -> PageCursor | None:
+    if at is None or task_id is None:
+        return None
+    if at.utcoffset() is None:
+        raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, "before_at: needs a time zone")
+    try:
+        return PageCursor(at=at, task_id=require_task_id(task_id))
+    except InvalidTask:
+        raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, "before_id: must be the id of a task") from None
+
+
+def _submitters(hook: HorsiesHook, ids: Sequence[str]) -> list[Submission]:
+    if not ids or hook.ledger_version() < SINCE:
+        return []
+    return hook.run_script(lambda: read_submissions_of_tasks(ids))
+
+
+def _activity(recent: Sequence[TaskView], rights: Rights) -> list[dict[str, Any]]:
+    newest = sorted(events(recent), key=lambda event: event.at, reverse=True)[:EVENTS_LOOKED_AT]
+    with HorsiesHook(conn_id()) as hook:
+        namespace = hook.namespace
+        submitters = _submitters(hook, list({event.task.id for event in newest}))
+    sent_by = {each.horsies_task_id: each for each in submitters}
+    shown = []
+    for event in newest:
+        submission = sent_by.get(event.task.id)
+        if submission is None or (
+            submission.namespace == namespace and rights.may_read(submission.task_instance.dag_id)
+        ):
+            shown.append(_event_values(event, submission))
+    return _grouped(shown)[:EVENTS]
+
+
+def _grouped(shown: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The items of a batch do the same one after the other: told once, with how many they were."""
+    grouped: list[dict[str, Any]] = []
+    for event in shown:
+        last = grouped[-1] if grouped else None
+        if last and all(last[name] == value for name, value in event.items() if name != "at"):
+            last["count"] += 1
+        else:
+            grouped.append({**event, "count": 1})
+    return grouped
+
+
+def _event_values(event: Event, submission: Submission | None) -> dict[str, Any]:
+    key = submission.task_instance if submission else None
+    return {
+        "at": iso(event.at),
+        "what": event.what,
+        "task_name": event.task.task_name,
+        "queue": event.task.queue,
+        "error_code": shown_text(event.attempt.error_code) if event.attempt else None,
+        # None: something other than Airflow sent it.
+        "instance": None if key is None else _instance_values(key),
+    }
+
+
+def _failure_values(failed: Sequence[Submission], tasks: dict[str, TaskView]) -> dict[str, Any]:
+    newest = failed[0]
+    task = tasks[newest.horsies_task_id]
+    last = task.attempts[-1] if task.attempts else None
+    return {
+        **_instance_values(newest.task_instance),
+        "items": len(failed),
+        "task_name": task.task_name,
+        "queue": task.queue,
+        "state": str(task.state),
+        "error_code": shown_text(task.error_code),
+        "error_message": shown_text(last.error_message if last else task.failed_reason, max_chars=500),
+        "attempts": len(task.attempts),
+        "hostname": task.hostname,
+        "finished_at": iso(task.finished_at),
+    }
+
+
+def _instance_values(key: TaskInstanceKey) -> dict[str, Any]:
+    return {"dag_id": key.dag_id, "run_id": key.run_id, "task_id": key.task_id, "map_index": key.map_index}
+
+
+def _queue_values(queue: QueueDepth, per_minute: float) -> dict[str, Any]:
+    return {
+        "queue": queue.queue,
+        "ready": queue.ready,
+        "delayed": queue.delayed,
+        "claimed": queue.claimed,
+        "running": queue.running,
+        "oldest_ready_at": iso(queue.oldest_ready_at),
+        "served_by": queue.served_by,
+        "per_minute": round(per_minute, 2),
+    }
+
+
+def _worker_values(worker: WorkerState) -> dict[str, Any]:
+    return {
+        "worker_id": worker.id,
+        "hostname": worker.hostname,
+        "pid": worker.pid,
+        "queues": worker.queues,
+        "processes": worker.processes,
+        "tasks_running": worker.tasks_running,
+        "tasks_claimed": worker.tasks_claimed,
+        "started_at": iso(worker.started_at),
+        "seen_at": iso(worker.seen_at),
+        "alive": worker.alive,
+        "memory_mb": worker.memory_mb,
+        "cpu_percent": worker.cpu_percent,
+    }
+
+
+def _bucket_values(bucket: Bucket) -> dict[str, Any]:
+    return {
+        "start": iso(bucket.start),
+        "ended": bucket.ended,
+        "failed": bucket.failed,
+        "p50_seconds": bucket.p50_seconds,
+        "p95_seconds": bucket.p95_seconds,
+    }

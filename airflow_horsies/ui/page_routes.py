@@ -1,0 +1,118 @@
+"""The pages: small shells that a script fills from the other routes, and the files they are made of."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from html import escape
+from http import HTTPStatus
+from importlib.resources import files
+
+from airflow.api_fastapi.core_api.security import get_user
+from fastapi import APIRouter, Depends, HTTPException, Response
+from fastapi.responses import HTMLResponse
+
+from airflow_horsies.links import URL_PREFIX, base_path
+from airflow_horsies.ui.access import MAY_READ, MAY_SEE_CLUSTER
+
+# An iframe of Airflow's is the place of these pages.
+PAGE_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+)
+MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+# What Airflow leaves in the address of a task instance that is not mapped.
+NO_MAP_INDEX = ("{MAP_INDEX}", "")
+
+PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{title}</title>
+<link rel="icon" href="{static}/horsies.svg">
+<link rel="stylesheet" href="{static}/horsies.css">
+<script type="module" src="{static}/{script}.js"></script>
+</head>
+<body data-base="{base}">
+<main id="page">{content}</main>
+<noscript>This page needs JavaScript.</noscript>
+</body>
+</html>
+"""
+LOADING = '<p class="quiet" role="status">Loading…</p>'
+
+router = APIRouter()
+
+
+@router.get("/", dependencies=MAY_SEE_CLUSTER)
+def overview_page() -> Response:
+    return _page("Horsies", "overview")
+
+
+@router.get("/dags/{dag_id}/runs/{run_id:path}/tasks/{task_id}/{map_index}", dependencies=MAY_READ)
+def instance_page(dag_id: str, run_id: str, task_id: str, map_index: str) -> Response:
+    if map_index not in NO_MAP_INDEX and not map_index.lstrip("-").isdigit():
+        raise HTTPException(HTTPStatus.NOT_FOUND, "There is no such task instance.")
+    return _page(f"{task_id} · Horsies", "instance")
+
+
+@router.get("/dags/{dag_id}/gantt/{run_id:path}", dependencies=MAY_READ)
+def run_page(dag_id: str, run_id: str) -> Response:
+    return _page(f"{dag_id} · Horsies", "run")
+
+
+@router.get("/static/{digest}/{name}", dependencies=[Depends(get_user)])
+def static_file(digest: str, name: str) -> Response:
+    content = _static_files().get(name)
+    if content is None:
+        raise HTTPException(HTTPStatus.NOT_FOUND, "There is no such file.")
+    # The address changes with the content.
+    cache_control = "private, max-age=31536000, immutable" if digest == _digest() else "no-store"
+    media_type = MEDIA_TYPES[name[name.rindex(".") :]]
+    return Response(content, media_type=media_type, headers={"cache-control": cache_control})
+
+
+def problem_page(status: int, detail: str) -> Response:
+    """For a person who opened a page."""
+    title = {
+        HTTPStatus.UNAUTHORIZED: "Please log in to Airflow",
+        HTTPStatus.FORBIDDEN: "You may not see this",
+        HTTPStatus.NOT_FOUND: "Nothing here",
+    }.get(HTTPStatus(status), HTTPStatus(status).phrase)
+    if status == HTTPStatus.FORBIDDEN:
+        detail = "Your role in Airflow does not allow it. Ask for access to the DAG, or to cluster activity."
+    if status == HTTPStatus.UNAUTHORIZED:
+        detail = "Your session has ended, or there was none."
+    content = (
+        f'<section class="state problem" role="alert"><h1>{escape(title)}</h1><p>{escape(detail)}</p>'
+        f'<p><a href="{escape(base_path())}/" data-top>Open Airflow</a></p></section>'
+    )
+    return _page(title, "problem", content=content, status=int(status))
+
+
+def _page(title: str, script: str, *, content: str = LOADING, status: int = 200) -> Response:
+    base = base_path()
+    page = PAGE.format(
+        title=escape(title),
+        static=escape(f"{base}{URL_PREFIX}/static/{_digest()}"),
+        script=script,
+        base=escape(base),
+        content=content,
+    )
+    return HTMLResponse(page, status_code=status, headers={"content-security-policy": PAGE_POLICY})
+
+
+@cache
+def _static_files() -> dict[str, bytes]:
+    folder = files("airflow_horsies.ui").joinpath("static")
+    return {each.name: each.read_bytes() for each in folder.iterdir() if each.name.endswith(tuple(MEDIA_TYPES))}
+
+
+@cache
+def _digest() -> str:
+    digest = hashlib.sha256()
+    for name, content in sorted(_static_files().items()):
+        digest.update(name.encode() + b"\0" + content)
+    return digest.hexdigest()[:16]
