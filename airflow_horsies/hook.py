@@ -431,10 +431,16 @@ class HorsiesHook(AsyncHook):
                 with ExitStack() as opened:
                     # Listen first and read second: what ends in between is then read or heard, never missed.
                     listener = opened.enter_context(Listener(self._postgres)) if self._listens else None
-                    self._drop_ended(waiting, ended, until)
+                    rest = _Rest(listener, meanwhile)
+                    self._drop_ended(waiting, waiting, ended, until)
+                    read_all_at = time.monotonic() + poll_seconds
                     while waiting:
-                        _rest(_pause(poll_seconds, deadline, waiting), waiting, listener, meanwhile)
-                        self._drop_ended(waiting, ended, until)
+                        left = max(read_all_at - time.monotonic(), 0)
+                        heard = rest.until_heard(waiting, _pause(left, deadline, waiting))
+                        # Only what was heard of, as reading all of a large batch at each end would take all the time.
+                        if not heard or time.monotonic() >= read_all_at:
+                            heard, read_all_at = set(waiting), time.monotonic() + poll_seconds
+                        self._drop_ended(heard, waiting, ended, until)
                         retry_seconds = RECONNECT_SECONDS
             except DatabaseUnreachable as error:
                 retry_seconds = _next_retry(error, retry_seconds, deadline)
@@ -558,13 +564,14 @@ class HorsiesHook(AsyncHook):
 
     def _drop_ended(
         self,
+        to_read: Collection[str],
         waiting: set[str],
         ended: dict[str, TaskState],
         until: Callable[[Mapping[str, TaskState]], bool] | None,
     ) -> None:
         """Read again; nothing is waited for any more once all have ended or the caller has seen enough."""
-        states = self._read(lambda wire: scripts.read_states(wire, waiting))
-        for task_id in sorted(waiting - states.keys()):
+        states = self._read(lambda wire: scripts.read_states(wire, to_read))
+        for task_id in sorted(set(to_read) - states.keys()):
             raise scripts.task_not_found(task_id)
         ended.update((task_id, state) for task_id, state in states.items() if state.is_terminal)
         waiting.difference_update(ended)
@@ -584,20 +591,28 @@ class HorsiesHook(AsyncHook):
         )
 
 
-def _rest(
-    seconds: float, waiting: Collection[str], listener: Listener | None, meanwhile: Callable[[], None] | None
-) -> None:
-    """Returns when one of the tasks is heard to have ended, or when the time is up."""
-    end = time.monotonic() + seconds
-    turn = time.monotonic() + FOLLOW_SECONDS
-    while (now := time.monotonic()) < end:
-        pause = max((end if meanwhile is None else min(end, turn)) - now, 0)
-        heard = listener.wait(pause) if listener else _sleep(pause)
-        if not heard.isdisjoint(waiting):
-            return
-        if meanwhile is not None and time.monotonic() >= turn:
-            meanwhile()
-            turn = time.monotonic() + FOLLOW_SECONDS
+class _Rest:
+    """The time between two reads; every other second somebody else has a turn, however often a task ends."""
+
+    def __init__(self, listener: Listener | None, meanwhile: Callable[[], None] | None) -> None:
+        self._listener = listener
+        self._meanwhile = meanwhile
+        self._turn = time.monotonic() + FOLLOW_SECONDS
+
+    def until_heard(self, waiting: set[str], seconds: float) -> set[str]:
+        """Those of the tasks that are heard to have ended; none when the time is up."""
+        end = time.monotonic() + seconds
+        while True:
+            now = time.monotonic()
+            if self._meanwhile is not None and now >= self._turn:
+                self._meanwhile()
+                self._turn = time.monotonic() + FOLLOW_SECONDS
+            if now >= end:
+                return set()
+            pause = max((end if self._meanwhile is None else min(end, self._turn)) - time.monotonic(), 0)
+            heard = self._listener.wait(pause) if self._listener else _sleep(pause)
+            if heard & waiting:
+                return heard & waiting
 
 
 def _sleep(seconds: float) -> set[str]:

@@ -4,12 +4,14 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Collection
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pkgutil import resolve_name
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.sdk.execution_time import task_runner
 
 from airflow_horsies import triggers
 from airflow_horsies.exceptions import AccessDenied, DatabaseUnreachable, TaskNotFound
@@ -303,6 +305,47 @@ def test_kill_is_done_to_its_end_though_airflow_repeats_the_cancellation(
     monkeypatch.setattr(trigger, "_find_task_ids", find_slowly)
     asyncio.run(drive())
     assert hook.cancelled == [ID]
+
+
+@pytest.mark.parametrize("map_index", [-1, 2], ids=["one", "mapped"])
+@pytest.mark.parametrize(
+    ("state", "cancelled"), [("deferred", []), ("failed", [ID]), (None, [ID]), ("running", [ID])], ids=str
+)
+@pytest.mark.parametrize("reaches_triggers", [True, False], ids=["on_kill", "by cancellation alone"])
+@pytest.mark.parametrize("cancel_on_kill", [True, False], ids=["cancels", "does not cancel"])
+def test_cancellation_is_a_kill_only_where_the_task_waits_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+    map_index: int,
+    state: str | None,
+    cancelled: list[str],
+    reaches_triggers: bool,
+    cancel_on_kill: bool,
+) -> None:
+    class Supervisor:
+        async def asend(self, question: Any) -> Any:
+            assert (question.task_ids, question.run_ids, question.map_index) == (["wait"], ["today"], map_index)
+            # As Airflow's execution API names them.
+            name = "wait" if map_index < 0 else f"wait_{map_index}"
+            return SimpleNamespace(task_states={"today": {name: state}})
+
+    hook = FakeHook()
+    trigger = HorsiesTrigger(task_ids=[ID], cancel_on_kill=cancel_on_kill)
+    monkeypatch.setattr(trigger, "_hook", lambda: hook)
+    monkeypatch.setattr(triggers, "KILL_REACHES_TRIGGERS", reaches_triggers)
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", Supervisor(), raising=False)
+    trigger.task_instance = SimpleNamespace(  # type: ignore[assignment]
+        dag_id="a_dag", run_id="today", task_id="wait", map_index=map_index
+    )
+
+    async def drive() -> None:
+        task = asyncio.create_task(anext(aiter(trigger.run())))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+    asyncio.run(drive())
+    assert hook.cancelled == (cancelled if cancel_on_kill and not reaches_triggers else [])
 
 
 @pytest.mark.parametrize(

@@ -401,6 +401,17 @@ def test_lines_past_the_limit_are_counted_and_still_go_where_they_went() -> None
         assert child.out.getvalue().count(b"\n") == 10
 
 
+@pytest.mark.parametrize("end", ["\n", ""], ids=["whole", "without its end"])
+def test_a_line_in_two_pieces_about_the_limit_is_counted_once(end: str) -> None:
+    with capturing() as child:
+        log = child.begin(max_lines=2)
+        for piece in ("0\n1\n2", " and 3\n4", f" and 5{end}"):
+            print(piece, end="", flush=True)
+        child.end()
+        assert texts(log)[:2] == ["0", "1"]
+        assert log.dropped == 2
+
+
 def test_a_stream_still_has_its_file_descriptor(tmp_path: Path) -> None:
     with capturing(), (tmp_path / "out").open("w") as file:
         sys.stdout = file
