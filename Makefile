@@ -6,7 +6,7 @@ export PYTHON
 # They would reach into the virtual environment.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
-.PHONY: help demo test test-slow check lint test-airflow-side test-matrix test-releases bench venv clean
+.PHONY: help demo test test-slow screenshots browser check lint test-airflow-side test-matrix test-releases bench venv clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1|\2/p' Makefile | while IFS='|' read -r name what; do \
@@ -16,11 +16,15 @@ help:  ## this list
 demo: venv  ## Postgres, Airflow and a horsies worker with PySpark; ARGS=--once ends by itself
 	@.venv/bin/python -m airflow_horsies.embedded demo --end-with-parent $(ARGS)
 
-test: lint  ## lint, unit, integration and acceptance tests; ARGS goes to pytest
+test: lint browser  ## lint, unit, integration and acceptance tests; ARGS goes to pytest
 	.venv/bin/python -m pytest tests -m "not slow" --durations=20 $(ARGS)
 
 test-slow: venv  ## what 'make test' leaves out for its time: clusters, deaths of all kinds, many tasks
 	.venv/bin/python -m pytest tests -m slow $(ARGS)
+
+screenshots: venv browser  ## pictures of the pages in the Airflow UI, into tests/screenshots
+	@mkdir -p tests/screenshots
+	SCREENSHOTS=tests/screenshots .venv/bin/python -m pytest tests/acceptance/test_ui.py $(ARGS)
 
 check: lint  ## before a commit: lint and unit tests
 	.venv/bin/python -m pytest tests/unit $(ARGS)
@@ -49,6 +53,9 @@ bench: venv  ## what is measured and not tested: sending many tasks, waking wait
 
 venv:  ## .venv alone
 	@.ci/venv
+
+browser:
+	@.ci/browser
 
 clean:  ## remove .venv, the caches and the demo's data
 	@if [ -x .venv/bin/python ]; then .venv/bin/python -m airflow_horsies.embedded clean; fi

@@ -167,8 +167,20 @@ def read_instance(
     lines: Annotated[int, Query(ge=1, le=MAX_LINES)] = DEFAULT_LINES,
 ) -> Response:
     """What the task instance submitted under a position, round by round, and the next lines of one of the rounds."""
+    known = {
+        "dag_id": key.dag_id,
+        "run_id": key.run_id,
+        "task_id": key.task_id,
+        "map_index": key.map_index,
+        "now": iso(datetime.now(UTC)),
+        "can_act": rights.may_act(key.dag_id),
+        "tries": [_try_values(each) for each in read_tries(session, key)],
+    }
     with HorsiesHook(conn_id()) as hook:
-        submitted = _submissions(hook, key)
+        submitted = hook.submissions_of(key)
+        if not submitted:
+            # Not an error: it may submit any moment.
+            return json_answer({**known, "positions": 0, "submissions": []})
         chosen = _chosen(submitted, position, life, round_)
         states = hook.get_states([each.horsies_task_id for each in submitted])
         rounds = [each for each in reversed(submitted) if each.position == position][:MAX_ROUNDS]
@@ -181,13 +193,7 @@ def read_instance(
     counts = Counter(states.get(each.horsies_task_id) for each in latest)
     return json_answer(
         {
-            "dag_id": key.dag_id,
-            "run_id": key.run_id,
-            "task_id": key.task_id,
-            "map_index": key.map_index,
-            "now": iso(datetime.now(UTC)),
-            "can_act": rights.may_act(key.dag_id),
-            "tries": [_try_values(each) for each in read_tries(session, key)],
+            **known,
             "positions": len(latest),
             "counts": {str(state): counts[state] for state in TaskState if counts[state]},
             "past_retention": counts[None],

@@ -19,8 +19,16 @@ def sleep(*, seconds: float) -> TaskResult[float, TaskError]:
 
 
 @app.task("acceptance.fail")
-def fail(*, code: str) -> TaskResult[None, TaskError]:
-    return TaskResult(err=TaskError(error_code=code, message=f"asked to fail with {code}"))
+def fail(*, code: str, message: str = "asked to fail") -> TaskResult[None, TaskError]:
+    return TaskResult(err=TaskError(error_code=code, message=message))
+
+
+@app.task("acceptance.need_file")
+def need_file(*, path: str) -> TaskResult[str, TaskError]:
+    """Fails until the test has made the file."""
+    if Path(path).exists():
+        return TaskResult(ok=path)
+    return TaskResult(err=TaskError(error_code="NO_FILE", message=f"there is no file {Path(path).name}"))
 
 
 @app.task("acceptance.wait_for_file")

@@ -45,7 +45,7 @@ class AirflowApi:
         """A page beside the API, by the path a link gives."""
         answer = self._client.get(f"{self._origin}{path}")
         assert answer.is_success, f"{path}: {answer.status_code} {answer.text}"
-        return answer.json()
+        return answer.json() if answer.headers["content-type"] == "application/json" else answer.text
 
     def dag_ids(self) -> set[str]:
         return {dag["dag_id"] for dag in self.call("GET", "/dags?limit=200")["dags"]}
@@ -131,6 +131,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedStack]:
         worker_app="acceptance_tasks:app",
         worker_environ={"PYTHONPATH": str(HERE)},
         all_admins=True,
+        base_path="/team/airflow",
         airflow_settings={
             "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
             "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",

@@ -219,8 +219,6 @@ export const isEmbedded = host() !== null;
 
 const BORROWED = {
   "--bg": "--chakra-colors-bg",
-  "--bg-subtle": "--chakra-colors-bg-subtle",
-  "--bg-muted": "--chakra-colors-bg-muted",
   "--fg": "--chakra-colors-fg",
   "--fg-muted": "--chakra-colors-fg-muted",
   "--border": "--chakra-colors-border",
@@ -288,19 +286,22 @@ export function problemBox(error) {
     0: "No answer",
     401: "Please log in to Airflow",
     403: "You may not see this",
-    404: "Nothing here yet",
+    404: "Nothing here",
     503: "Not available",
   }[error.status];
   const detail =
     { 401: "Your session has ended.", 403: "Your role in Airflow does not allow it." }[error.status] ?? error.message;
-  const kind = error.status === 404 ? "empty" : "problem";
   return h(
     "section",
-    { class: `state ${kind}`, role: kind === "problem" ? "alert" : "status" },
+    { class: "state problem", role: "alert" },
     h("h1", {}, title ?? "Something went wrong"),
     h("p", {}, detail),
     error.status === 401 ? h("p", {}, airflowLink(`${base}/`, "Open Airflow")) : null,
   );
+}
+
+export function emptyBox(title, detail) {
+  return h("section", { class: "state", role: "status" }, h("h1", {}, title), h("p", {}, detail));
 }
 
 /** A line on top of a page that still shows what it last knew. */
@@ -311,8 +312,8 @@ export function staleNotice(error) {
 /** Puts new content into a place if it differs from what is there by `key`; returns whether it did. */
 export function update(place, key, make) {
   const text = JSON.stringify(key);
-  if (place.dataset.key === text) return false;
-  place.dataset.key = text;
+  if (place.shownKey === text) return false;
+  place.shownKey = text;
   const focused = place.contains(document.activeElement) ? document.activeElement.dataset.focus : null;
   place.replaceChildren(...[make()].flat(Infinity).filter(Boolean));
   if (focused) place.querySelector(`[data-focus="${CSS.escape(focused)}"]`)?.focus();

@@ -1,15 +1,16 @@
 // A task instance: what it submitted, attempt by attempt, live.
 
 import {
-  Problem, badge, base, bytes, clearInstance, clockTime, confirmAction, copyButton, duration, fullTime, getJson, h,
+  badge, bytes, clearInstance, clockTime, confirmAction, copyButton, duration, emptyBox, fullTime, getJson, h,
   horsies, instanceName, isEmbedded, airflowLink, instanceAddress, number, plural, poll, postJson, problemBox,
-  serverNow, setServerTime, staleNotice, ticking, time, update,
+  setServerTime, staleNotice, ticking, time, update,
 } from "./common.js";
 import { countBar, legend, segmentBar, timeline } from "./charts.js";
 
 const LIVE = new Set(["PENDING", "CLAIMED", "RUNNING"]);
 const LIVE_SECONDS = 1.5;
 const RESTING_SECONDS = 10;
+const EMPTY_SECONDS = 3;
 const ITEMS_PER_PAGE = 50;
 const MOST_LINES = 5000;
 
@@ -59,8 +60,12 @@ async function read() {
   const generation = log.generation;
   const found = await getJson(`${api}?${asked}`);
   if (generation !== log.generation) return 0;
+  setServerTime(found.now);
+  if (!found.submissions.length) {
+    page.replaceChildren(emptyBox("Nothing here yet", "This task instance has submitted nothing to horsies. When it does, the attempts appear here by themselves."));
+    return EMPTY_SECONDS;
+  }
   data = found;
-  setServerTime(data.now);
   if (!place.header.isConnected) page.replaceChildren(place.notice, place.header, place.batch, place.detail);
   place.notice.replaceChildren();
   log.add(data.log);
@@ -260,8 +265,8 @@ function worker(told) {
 
 function attemptsTold({ task, attempts: made }) {
   if (!task.max_retries) return `${made.length} (no retries)`;
-  const left = Math.max(task.max_retries - task.retry_count, 0);
-  return `${made.length} of ${task.max_retries + 1}, ${plural(left, "retry", "retries")} left`;
+  const told = `${made.length} of ${task.max_retries + 1}`;
+  return LIVE.has(task.state) ? `${told}, ${plural(task.max_retries + 1 - made.length, "retry", "retries")} left` : told;
 }
 
 function ends(task) {
@@ -591,7 +596,7 @@ function sortItems(column) {
   items.descending = items.sort === column && !items.descending;
   items.sort = column;
   items.offset = 0;
-  place.batch.dataset.key = "";
+  place.batch.shownKey = null;
   show();
 }
 
@@ -639,13 +644,7 @@ function itemRow(item) {
 log.start();
 look = poll(read, {
   failed(error) {
-    // Nothing yet is not an error: the task may submit any moment.
-    if (data && error.status !== 404) place.notice.replaceChildren(staleNotice(error));
-    else if (!data) page.replaceChildren(problemBox(explained(error)));
+    if (data) place.notice.replaceChildren(staleNotice(error));
+    else page.replaceChildren(problemBox(error));
   },
 });
-
-function explained(error) {
-  if (error.status !== 404) return error;
-  return new Problem(404, "This task instance has submitted nothing to horsies. When it does, the attempts appear here by themselves.");
-}

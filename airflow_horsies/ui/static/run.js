@@ -1,6 +1,6 @@
 // A DAG run: its horsies tasks on one clock, failures first.
 
-import { badge, getJson, h, horsies, instanceLink, number, plural, poll, problemBox, Problem, setServerTime, staleNotice, update } from "./common.js";
+import { badge, emptyBox, getJson, h, horsies, instanceLink, number, plural, poll, problemBox, setServerTime, staleNotice, update } from "./common.js";
 import { legend, segmentBar, timeline } from "./charts.js";
 
 const LIVE = new Set(["PENDING", "CLAIMED", "RUNNING"]);
@@ -14,6 +14,10 @@ poll(
   async () => {
     data = await getJson(api);
     setServerTime(data.now);
+    if (!data.rows.length) {
+      page.replaceChildren(emptyBox("Nothing here yet", "No task of this run has submitted anything to horsies. When one does, it appears here by itself."));
+      return 3;
+    }
     if (!place.content.isConnected) page.replaceChildren(place.notice, place.content);
     place.notice.replaceChildren();
     update(place.content, [data.rows, data.total], content);
@@ -21,8 +25,7 @@ poll(
   },
   {
     failed(error) {
-      if (data) place.notice.replaceChildren(staleNotice(error));
-      else if (error.status === 404) page.replaceChildren(problemBox(new Problem(404, "No task of this run has submitted anything to horsies. When one does, it appears here by itself.")));
+      if (place.content.isConnected) place.notice.replaceChildren(staleNotice(error));
       else page.replaceChildren(problemBox(error));
     },
   },

@@ -463,15 +463,16 @@ def test_hostile_text_is_only_text(client: Client, hook: FakeHook) -> None:
     assert answer.json()["submissions"][0]["task"]["failed_reason"] == hostile
 
 
-def test_nothing_submitted_is_not_found(client: Client, hook: FakeHook) -> None:
+def test_nothing_submitted_is_told_as_such(client: Client, hook: FakeHook) -> None:
     hook.submissions = []
     answer = client.get(URL)
-    assert answer.status_code == 404
-    assert answer.json() == {
-        "status": 404,
-        "title": "Not Found",
-        "detail": "This task instance has submitted nothing to horsies.",
-    }
+    assert answer.status_code == 200
+    assert answer.json()["submissions"] == []
+    assert [each["state"] for each in answer.json()["tries"]] == ["running"]
+    for path in ("/items", "/values", "/log.txt"):
+        missing = client.get(f"{URL}{path}")
+        assert missing.status_code == 404
+        assert missing.json()["detail"] == "This task instance has submitted nothing to horsies."
 
 
 @pytest.mark.parametrize(

@@ -26,3 +26,11 @@ def test_importing_it_leaves_the_routes_and_drivers_unloaded() -> None:
     assert "airflow_horsies.ui.plugin" in loaded
     heavy = ("airflow_horsies.ui.api", "airflow_horsies.hook", "fastapi", "psycopg", "airflow.api_fastapi", "horsies")
     assert [name for name in loaded if name.startswith(heavy)] == []
+
+
+def test_every_view_has_a_route_of_its_own_and_leads_to_a_page_of_ours() -> None:
+    views = HorsiesPlugin.external_views
+    assert [view["destination"] for view in views] == ["nav", "dag_run", "task_instance"]
+    assert len({view["url_route"] for view in views}) == len(views)
+    assert all(view["href"].startswith("/horsies/") for view in views)
+    assert views[2]["href"] == "/horsies/dags/{DAG_ID}/runs/{RUN_ID}/tasks/{TASK_ID}/{MAP_INDEX}"
