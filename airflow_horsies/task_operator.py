@@ -52,6 +52,8 @@ class HorsiesTaskOperator(BaseOperator):
     :param delay: earliest start, counted from the submission.
     :param timeout: the worker ends an attempt that runs longer.
     :param retention: how long horsies keeps the finished task: a retention class, or ``forever``.
+    :param retain_input: keep the arguments with the finished task too, up to 64 KiB, so that the UI can show those of a
+        large batch; leave it off where they are secret. horsies before 0.5 keeps them always.
     :param wait_for_completion: False sends and returns the task's id.
     :param inline_wait: how long to wait before deferring; a short task then costs no deferral.
     :param deferrable: wait in the triggerer, holding no worker slot; recommended. Default: Airflow's own setting.
@@ -93,6 +95,7 @@ class HorsiesTaskOperator(BaseOperator):
         delay: timedelta | None = None,
         timeout: timedelta | None = None,
         retention: str = DEFAULT_RETENTION,
+        retain_input: bool = False,
         wait_for_completion: bool = True,
         inline_wait: timedelta = timedelta(seconds=5),
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
@@ -119,6 +122,7 @@ class HorsiesTaskOperator(BaseOperator):
         self.delay = delay
         self.timeout = timeout
         self.retention = retention
+        self.retain_input = retain_input
         self.wait_for_completion = wait_for_completion
         self.inline_wait = inline_wait
         self.deferrable = deferrable
@@ -229,6 +233,7 @@ class HorsiesTaskOperator(BaseOperator):
             delay=duration("delay", self.delay),
             timeout=duration("timeout", self.timeout),
             retention=self.retention,
+            retain_rerun_input=self.retain_input,
             **more,
         )
 

@@ -64,7 +64,7 @@ export function postJson(address, body) {
 
 /**
  * Calls `read` again and again, one call at a time, and never while the page is hidden. `read` returns the seconds
- * until the next call. The machine behind a slow answer is left alone for longer.
+ * until the next call; none, if there is more to read. The machine behind a slow answer is left alone for longer.
  */
 export function poll(read, { failed }) {
   let timer = null;
@@ -87,7 +87,8 @@ export function poll(read, { failed }) {
       failed(error);
     }
     busy = false;
-    if (seconds !== null) timer = setTimeout(round, Math.max(seconds * 1000, 4 * (performance.now() - began)));
+    const pause = seconds ? Math.max(seconds * 1000, 4 * (performance.now() - began)) : 0;
+    timer = setTimeout(round, pause);
   }
   document.addEventListener("visibilitychange", () => document.hidden || round());
   round();

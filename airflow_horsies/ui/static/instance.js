@@ -13,6 +13,7 @@ const RESTING_SECONDS = 10;
 const EMPTY_SECONDS = 3;
 const ITEMS_PER_PAGE = 50;
 const MOST_LINES = 5000;
+const LINES_AT_ONCE = 1000;
 
 const page = document.getElementById("page");
 const instance = readAddress();
@@ -56,7 +57,7 @@ function query(extra = {}) {
 }
 
 async function read() {
-  const asked = query({ after_attempt: log.seen[0], after_number: log.seen[1] });
+  const asked = query({ after_attempt: log.seen[0], after_number: log.seen[1], lines: LINES_AT_ONCE });
   const generation = log.generation;
   const found = await getJson(`${api}?${asked}`);
   if (generation !== log.generation) return 0;
@@ -538,7 +539,7 @@ const values = {
   panels(found, submission) {
     const isOver = submission.task && !LIVE.has(submission.task.state);
     return [
-      panel("Input", found.kwargs, "The arguments are not kept with the finished task.", "input"),
+      panel("Input", found.kwargs, "horsies does not keep the arguments of a finished task, unless the operator has retain_input=True.", "input"),
       panel("Result", found.result, isOver ? "It has no result." : "Not yet.", "result"),
       found.error_data ? panel("Error data", found.error_data, "", "error-data") : null,
       found.traceback ? panel("Traceback", found.traceback, "", "traceback") : null,

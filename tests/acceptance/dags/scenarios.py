@@ -62,6 +62,7 @@ with DAG("batch", **DAG_OPTIONS) as dag:
         task_name="{{ dag_run.conf['task_name'] }}",
         items="{{ dag_run.conf['items'] }}",
         max_failures="{{ dag_run.conf.get('max_failures', 0) }}",
+        retain_input=True,
         deferrable=True,
         inline_wait=timedelta(0),
     )
