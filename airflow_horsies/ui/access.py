@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagAccessEntity
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag, requires_access_view
+from airflow.models.base import ID_LEN
 from airflow.providers.common.compat.sdk import conf
 from fastapi import Depends, HTTPException, Path, Request
 
@@ -24,8 +25,9 @@ def conn_id() -> str:
 
 
 def refuse_what_names_no_dag(request: Request) -> None:
-    """Airflow reads the DAG id ``~`` as "any DAG", and no database takes a NUL."""
-    if request.path_params.get("dag_id") == "~" or "\x00" in request.scope["path"]:
+    """Airflow reads the DAG id ``~`` as "any DAG"; its database takes no NUL, and its audit log no longer id."""
+    too_long = any(len(value) > ID_LEN for value in request.path_params.values())
+    if too_long or request.path_params.get("dag_id") == "~" or "\x00" in request.scope["path"]:
         raise HTTPException(HTTPStatus.NOT_FOUND, "There is no such task instance.")
 
 
@@ -56,6 +58,9 @@ MAY_READ = [
     Depends(refuse_what_names_no_dag),
     Depends(requires_access_dag("GET", DagAccessEntity.TASK_INSTANCE)),
 ]
+# Airflow has rights of their own for these.
+MAY_READ_LOG = [*MAY_READ, Depends(requires_access_dag("GET", DagAccessEntity.TASK_LOGS))]
+MAY_READ_VALUES = [*MAY_READ, Depends(requires_access_dag("GET", DagAccessEntity.XCOM))]
 MAY_ACT = [
     Depends(refuse_what_names_no_dag),
     Depends(requires_access_dag("PUT", DagAccessEntity.TASK_INSTANCE)),
@@ -73,24 +78,27 @@ class Rights:
     def __init__(self, request: Request, user: GetUserDep) -> None:
         self._request = request
         self._user = user
-        self._known: dict[tuple[Method, str], bool] = {}
+        self._known: dict[tuple[Method, DagAccessEntity, str], bool] = {}
 
     def may_read(self, dag_id: str) -> bool:
         return self._may("GET", dag_id)
 
+    def may_read_log(self, dag_id: str) -> bool:
+        return self._may("GET", dag_id, DagAccessEntity.TASK_LOGS)
+
     def may_act(self, dag_id: str) -> bool:
         return self._may("PUT", dag_id)
 
-    def _may(self, method: Method, dag_id: str) -> bool:
-        if (method, dag_id) not in self._known:
-            check = requires_access_dag(method, DagAccessEntity.TASK_INSTANCE, dag_id)
+    def _may(self, method: Method, dag_id: str, entity: DagAccessEntity = DagAccessEntity.TASK_INSTANCE) -> bool:
+        asked = (method, entity, dag_id)
+        if asked not in self._known:
             try:
-                check(self._request, self._user)
+                requires_access_dag(method, entity, dag_id)(self._request, self._user)
             except HTTPException:
-                self._known[method, dag_id] = False
+                self._known[asked] = False
             else:
-                self._known[method, dag_id] = True
-        return self._known[method, dag_id]
+                self._known[asked] = True
+        return self._known[asked]
 
 
 RightsDep = Annotated[Rights, Depends(Rights)]

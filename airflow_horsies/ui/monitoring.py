@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import logging
 import re
 import threading
 from http import HTTPStatus
@@ -20,13 +21,16 @@ from sqlalchemy.engine import URL
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.links import URL_PREFIX, base_path
 from airflow_horsies.ui.access import conn_id
+from airflow_horsies.ui.answers import problem
 from airflow_horsies.ui.gate import Message, Receive, Send
 
 NOT_INSTALLED = (
     "Upstream's monitoring app is not installed on the api-server: pip install 'airflow-horsies[web]' (Python 3.13)."
 )
+FAILED = "Upstream's monitoring app could not read the horsies database. The api-server's log tells more."
 INLINE_SCRIPT = re.compile(rb"<script>(.*?)</script>", re.DOTALL)
 
+log = logging.getLogger(__name__)
 router = APIRouter()
 _apps: dict[str, Any] = {}
 _lock = threading.Lock()
@@ -70,24 +74,38 @@ class Delegated(Response):
 
 
 class Policed:
-    """Gives a page of upstream's a policy under which its own inline script runs, and no other."""
+    """Gives a page of upstream's a policy under which its own inline script runs, and no other; and keeps to the log
+    what upstream tells of a failure: the driver's words, with the address of the database."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
-        self._page: Message | None = None
+        self._held: Message | None = None
         self._body = b""
 
     async def __call__(self, message: Message) -> None:
-        if message["type"] == "http.response.start" and _is_page(message):
-            self._page = message
-        elif self._page is not None and message["type"] == "http.response.body":
+        if message["type"] == "http.response.start" and (_is_failure(message) or _is_page(message)):
+            self._held = message
+        elif self._held is not None and message["type"] == "http.response.body":
             self._body += message.get("body", b"")
             if not message.get("more_body"):
-                headers = [*self._page["headers"], (b"content-security-policy", _policy(self._body))]
-                await self._send({**self._page, "headers": headers})
-                await self._send({"type": "http.response.body", "body": self._body})
+                await self._answer(self._held)
         else:
             await self._send(message)
+
+    async def _answer(self, start: Message) -> None:
+        if _is_failure(start):
+            told = self._body.decode("utf-8", "replace")
+            log.warning("Upstream's monitoring app answers %d: %s", start["status"], told)
+            answer = problem(start["status"], FAILED)
+            start, self._body = {**start, "headers": answer.raw_headers}, bytes(answer.body)
+        else:
+            start = {**start, "headers": [*start["headers"], (b"content-security-policy", _policy(self._body))]}
+        await self._send(start)
+        await self._send({"type": "http.response.body", "body": self._body})
+
+
+def _is_failure(start: Message) -> bool:
+    return bool(start["status"] >= HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
 def _is_page(start: Message) -> bool:
@@ -117,6 +135,8 @@ def _monitoring_app() -> Any:
     ).render_as_string(hide_password=False)
     with _lock:
         if url not in _apps:
+            # That of another connection, which was changed since, is not kept.
+            _apps.clear()
             horsies, web = import_module("horsies"), import_module("horsies.web")
             app = horsies.Horsies(horsies.AppConfig(broker=horsies.PostgresConfig(database_url=url)))
             _apps[url] = web.create_monitoring_app(app, auth_policy=web.ViewOnly(), actions_enabled=False)

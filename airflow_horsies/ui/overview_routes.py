@@ -11,6 +11,8 @@ from typing import Annotated, Any, Generic, TypeVar
 
 from airflow.api_fastapi.common.db.common import SessionDep
 from airflow.api_fastapi.core_api.security import GetUserDep
+from airflow.models.crypto import get_fernet
+from cryptography.fernet import InvalidToken
 from fastapi import APIRouter, HTTPException, Query, Response
 
 from airflow_horsies.exceptions import InvalidTask
@@ -101,7 +103,7 @@ def read_failures(
     session: SessionDep,
     rights: RightsDep,
     before_at: Annotated[datetime | None, Query()] = None,
-    before_id: Annotated[str | None, Query(max_length=36)] = None,
+    before_id: Annotated[str | None, Query(max_length=200)] = None,
 ) -> Response:
     """Task instances whose last submission failed or expired, newest first; a stretch of the past at a time."""
     before = _cursor(before_at, before_id)
@@ -134,7 +136,7 @@ def read_failures(
                 for key, failed in of_instance.items()
             ],
             "searched_to": iso(found.searched_to),
-            "next": None if found.next is None else {"at": iso(found.next.at), "id": found.next.task_id},
+            "next": None if found.next is None else _next_values(found.next),
         }
     )
 
@@ -145,9 +147,17 @@ def _cursor(at: datetime | None, task_id: str | None) -> PageCursor | None:
     if at.utcoffset() is None:
         raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, "before_at: needs a time zone")
     try:
-        return PageCursor(at=at, task_id=require_task_id(task_id))
-    except InvalidTask:
-        raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, "before_id: must be the id of a task") from None
+        given = get_fernet().decrypt(task_id.encode("ascii")).decode()
+        return PageCursor(at=at.astimezone(UTC), task_id=require_task_id(given))
+    except (InvalidTask, InvalidToken, UnicodeError):
+        raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, "before_id: must be one that was answered") from None
+    except OverflowError:
+        raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, "before_at: is out of range") from None
+
+
+def _next_values(cursor: PageCursor) -> dict[str, Any]:
+    """Sealed: the last task that was looked at may be of a DAG that the user may not see."""
+    return {"at": iso(cursor.at), "id": get_fernet().encrypt(cursor.task_id.encode()).decode()}
 
 
 def _submitters(hook: HorsiesHook, ids: Sequence[str]) -> list[Submission]:

@@ -17,9 +17,10 @@ from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.embedded.worker import HorsiesWorker
 from airflow_horsies.hook import HorsiesHook
 from tests.integration.releases import RELEASES, keeps_history, release_python
+from tests.integration.ui_site import HIDDEN, HIDDEN_MARK, OWN, OWN_MARK, Planted, connected, fields, plant, site
 from tests.integration.worker_rig import make_rig
 
-__all__ = ["make_rig"]
+__all__ = ["connected", "fields", "make_rig", "site"]
 
 HERE = Path(__file__).parent
 
@@ -74,6 +75,23 @@ def served_database(
     for name in _cloned(postgres, template):
         with make_worker(postgres, name, release, tmp_path_factory.mktemp(name)):
             yield name
+
+
+@pytest.fixture(scope="session")
+def planted(
+    postgres: EmbeddedPostgres, template: str, release: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Planted]:
+    """Tasks of two DAGs, each with a mark in all that is its own; their worker is gone."""
+    for name in _cloned(postgres, template):
+        info = postgres.conninfo(name)
+        given = {"host": info["host"], "port": info["port"], "login": info["user"], "password": info["password"]}
+        connection = Connection(conn_id="horsies_test", conn_type="horsies", schema=name, **given)
+        with (
+            HorsiesHook("horsies_test", connection=connection) as hook,
+            make_worker(postgres, name, release, tmp_path_factory.mktemp(name)),
+        ):
+            hidden_ids, own_ids = plant(hook, HIDDEN, HIDDEN_MARK), plant(hook, OWN, OWN_MARK)
+        yield Planted(database=name, hidden_ids=hidden_ids, own_ids=own_ids)
 
 
 @pytest.fixture

@@ -500,7 +500,9 @@ const log = {
     this.lines.hidden = total === 0;
     this.download.hidden = total === 0;
     const told = [];
-    if (!total) {
+    if (!data.log.may_read) {
+      told.push("Your role in Airflow does not allow you to read logs of this DAG.");
+    } else if (!total) {
       told.push(begun ? "Nothing is written here: the attempts wrote nothing yet, or their worker does not use airflow_horsies.worker." : "Nothing is written before an attempt begins.");
     } else if (matching < total) told.push(`${number(matching)} of ${plural(total, "line")}`);
     if (this.dropped) told.push(`The first ${plural(this.dropped, "line")} are not shown; the download has them all.`);
@@ -532,7 +534,8 @@ const values = {
       if (this.key === key) update(place.values, found, () => this.panels(found, submission));
     } catch (error) {
       this.key = null;
-      place.values.replaceChildren(h("p", { class: "quiet" }, error.message));
+      const told = error.status === 403 ? "Your role in Airflow does not allow you to see arguments and results." : error.message;
+      place.values.replaceChildren(h("p", { class: "quiet" }, told));
     }
   },
 

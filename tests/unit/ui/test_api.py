@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import httpx
 import pytest
 from airflow.providers.common.compat.sdk import AirflowNotFoundException
 from airflow.sdk.log import mask_secret
+from cryptography.fernet import Fernet
 from fastapi.routing import APIRoute
 
 from airflow_horsies.exceptions import (
@@ -30,6 +33,7 @@ from airflow_horsies.models import (
     CancelOutcome,
     LogCursor,
     LogLine,
+    PageCursor,
     Progress,
     Submission,
     TaskInstanceKey,
@@ -171,6 +175,9 @@ def hook(monkeypatch: pytest.MonkeyPatch) -> FakeHook:
 
 class AllRights:
     def may_read(self, dag_id: str) -> bool:
+        return True
+
+    def may_read_log(self, dag_id: str) -> bool:
         return True
 
     def may_act(self, dag_id: str) -> bool:
@@ -329,6 +336,13 @@ def test_lines_go_on_after_the_last_that_was_seen(client: Client, hook: FakeHook
     assert hook.read == [("1-1-0", LogCursor(1, 2), 2)]
 
 
+def test_lines_are_for_those_who_may_read_logs(client: Client, hook: FakeHook, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AllRights, "may_read_log", lambda self, dag_id: False)
+    hook.lines = [LogLine(attempt=1, number=1, logged_at=NOW, level="INFO", text="said")]
+    log = client.get(URL).json()["log"]
+    assert (log["may_read"], log["lines"]) == (False, [])
+
+
 def test_a_cancel_names_a_position_and_reaches_the_newest_task_of_it(client: Client, hook: FakeHook) -> None:
     hook.submissions = [submission(0), submission(1), submission(1, round_=2)]
     headers = {"origin": "http://airflow.test"}
@@ -359,6 +373,56 @@ def test_nothing_is_cancelled_from_elsewhere(
     answer = client.request("POST", f"{URL}/cancel", content="{}", headers=headers)
     assert answer.status_code == status
     assert bool(hook.cancelled) is (status == 200)
+
+
+def test_where_failures_go_on_is_told_without_the_id_of_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    fernet = Fernet(Fernet.generate_key())
+    monkeypatch.setattr(overview_routes, "get_fernet", lambda: fernet)
+    cursor = PageCursor(at=NOW, task_id="01a1e223-68a7-7210-ad76-a42348fdcb7c")
+    told = overview_routes._next_values(cursor)
+    assert cursor.task_id not in str(told)
+    assert len(told["id"]) <= 200
+    assert overview_routes._cursor(datetime.fromisoformat(told["at"]), told["id"]) == cursor
+
+
+@pytest.mark.parametrize(
+    "before_at, before_id",
+    [
+        (NOW.isoformat(), "01a1e223-68a7-7210-ad76-a42348fdcb7c"),
+        (NOW.isoformat(), "ü"),
+        (NOW.isoformat(), "x" * 201),
+        ("0001-01-01T00:00:00+23:59", ""),
+        ("9999-12-31T23:59:59-23:59", ""),
+        ("2026-01-02T03:04:05", ""),
+    ],
+)
+def test_failures_go_on_only_where_they_were_told_to(
+    client: Client, monkeypatch: pytest.MonkeyPatch, before_at: str, before_id: str
+) -> None:
+    fernet = Fernet(Fernet.generate_key())
+    monkeypatch.setattr(overview_routes, "get_fernet", lambda: fernet)
+    asked = {"before_at": before_at, "before_id": before_id or fernet.encrypt(str(UUID(int=7)).encode()).decode()}
+    assert client.get("/api/failures", params=asked).status_code == 422
+
+
+@pytest.mark.parametrize("body", ["", "x", "null", "[]", '{"dag_id": "other"}', '{"position": -1}'])
+def test_a_body_that_is_no_cancel_is_refused_before_it_is_logged(client: Client, hook: FakeHook, body: str) -> None:
+    logged: list[None] = []
+    (route,) = [route for route in ROUTES if route.path.endswith("/cancel")]
+    calls = [each.call for each in route.dependant.dependencies]
+    (log_action,) = [call for call in calls if getattr(call, "__name__", "") == "log_action"]
+    api.app.dependency_overrides[log_action] = lambda: logged.append(None)
+    headers = {"origin": "http://airflow.test", "content-type": "application/json"}
+    answer = client.request("POST", f"{URL}/cancel", content=body, headers=headers)
+    assert (answer.status_code, hook.cancelled, logged) == (422, [], [])
+
+
+@pytest.mark.parametrize("name", ["dags", "runs", "tasks"])
+def test_ids_longer_than_those_of_airflow_are_not_found(client: Client, hook: FakeHook, name: str) -> None:
+    longer = re.sub(f"/{name}/[^/]+/", f"/{name}/{'x' * 251}/", URL)
+    assert longer != URL
+    assert client.get(longer).status_code == 404
+    assert hook.asked == []
 
 
 @pytest.mark.parametrize("map_index", ["x", "-2", str(2**31), "1.5", "%7BMAP_INDEX%7D"])
