@@ -42,8 +42,8 @@ SHARED_SECONDS = 2.0
 FAILED_WINDOW = 10_000
 FAILED_PAGE = 200
 EVENTS = 60
-# Some of the events are of DAGs that the user may not see.
-EVENTS_LOOKED_AT = 300
+# Some of the events are of DAGs that the user may not see, and a batch has the same one many times.
+EVENTS_LOOKED_AT = 1_000
 
 T = TypeVar("T")
 router = APIRouter()

@@ -51,7 +51,9 @@ class Window:
         self, browser: Browser, base_url: str, *, theme: str = "light", zone: str = "UTC", width: int = 1280
     ) -> None:
         self.base_url = base_url
-        self._context = browser.new_context(viewport={"width": width, "height": 900}, accept_downloads=True)
+        # A picture shows more of a page than a window does.
+        height = 1200 if SCREENSHOTS else 900
+        self._context = browser.new_context(viewport={"width": width, "height": height}, accept_downloads=True)
         self._context.set_default_timeout(PATIENCE_SECONDS * 1000)
         self.page: Page = self._context.new_page()
         settings = {"theme": theme, "timezone": json.dumps(zone)}
