@@ -20,7 +20,8 @@ test: lint browser  ## lint, unit, integration and acceptance tests; ARGS goes t
 	.venv/bin/python -m pytest tests -m "not slow" --durations=20 $(ARGS)
 
 test-slow: venv  ## what 'make test' leaves out for its time: clusters, deaths of all kinds, many tasks
-	.venv/bin/python -m pytest tests -m slow $(ARGS)
+	WAITERS=50 SHORT_RUNS=200 .venv/bin/python -m pytest tests/acceptance/test_faults.py $(ARGS)
+	.venv/bin/python -m pytest tests -m slow --ignore=tests/acceptance/test_faults.py $(ARGS)
 
 screenshots: venv browser  ## pictures of the pages in the Airflow UI, into tests/screenshots
 	@mkdir -p tests/screenshots

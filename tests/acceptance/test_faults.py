@@ -27,7 +27,8 @@ from tests.acceptance.conftest import HERE, AirflowApi
 
 pytestmark = pytest.mark.timeout(900)
 
-MANY, FEW = "waiting_50", "waiting_3"
+WAITERS = int(os.environ.get("WAITERS", "10"))
+MANY, FEW = f"waiting_{WAITERS}", "waiting_3"
 FAULTS = ("triggerer", "connections", "database", "scheduler")
 SHORT_RUNS = int(os.environ.get("SHORT_RUNS", "20"))
 PATIENCE = 300.0
@@ -129,10 +130,10 @@ def until_waited_for(api: AirflowApi, dag_id: str, run_id: str, *, not_by: int |
     return job
 
 
-def assert_fifty_wait(api: AirflowApi, apart: Apart, waiting: Waiting) -> None:
+def assert_all_wait(api: AirflowApi, apart: Apart, waiting: Waiting) -> None:
     """The fifty are where they were, and the triggerer waits for all of them on one connection."""
     states = Counter(each["state"] for each in api.tasks(MANY, waiting.many).values())
-    assert states == {"deferred": 50}, api.story(MANY, waiting.many)
+    assert states == {"deferred": WAITERS}, api.story(MANY, waiting.many)
     api.until(lambda: apart.listeners() == 1, PATIENCE, "the one listening connection")
     assert {task.state for task in apart.sent(MANY, waiting.many)} == {TaskState.PENDING}
 
@@ -185,6 +186,7 @@ def frozen(process: GuardedProcess) -> Iterator[None]:
                 each.resume()
 
 
+@pytest.mark.slow
 def test_short_tasks_never_fail_by_a_state_mismatch(api: AirflowApi, hook: HorsiesHook) -> None:
     """Runs whose task ends before it would be deferred; the environment variable SHORT_RUNS tells how many."""
     begun = time.monotonic()
@@ -201,7 +203,7 @@ def test_end_while_the_triggerer_is_dead_is_not_lost(
     stack: EmbeddedStack, api: AirflowApi, apart: Apart, waiting: Waiting
 ) -> None:
     run_id = waiting.few["triggerer"]
-    assert_fifty_wait(api, apart, waiting)
+    assert_all_wait(api, apart, waiting)
     earlier = until_waited_for(api, MANY, waiting.many)
     with dead(stack.airflow.processes["triggerer"]):
         apart.let_go(FEW, run_id)
@@ -209,7 +211,7 @@ def test_end_while_the_triggerer_is_dead_is_not_lost(
         assert apart.listeners() == 0
     assert_ended_well(api, apart, FEW, run_id, 3)
     until_waited_for(api, MANY, waiting.many, not_by=earlier)
-    assert_fifty_wait(api, apart, waiting)
+    assert_all_wait(api, apart, waiting)
 
 
 @pytest.mark.slow
@@ -217,7 +219,7 @@ def test_end_while_the_connections_of_the_triggerer_are_cut_is_not_lost(
     stack: EmbeddedStack, api: AirflowApi, apart: Apart, waiting: Waiting
 ) -> None:
     run_id = waiting.few["connections"]
-    assert_fifty_wait(api, apart, waiting)
+    assert_all_wait(api, apart, waiting)
     with frozen(stack.airflow.processes["triggerer"]):
         cut = apart.backends()
         assert apart.query("SELECT pg_terminate_backend(pid, 10000) FROM unnest(%s) AS pid", cut) == [(True,)] * 2
@@ -225,17 +227,17 @@ def test_end_while_the_connections_of_the_triggerer_are_cut_is_not_lost(
         apart.until_completed(FEW, run_id)
         assert apart.backends() == []
     assert_ended_well(api, apart, FEW, run_id, 3)
-    assert_fifty_wait(api, apart, waiting)
+    assert_all_wait(api, apart, waiting)
 
 
 @pytest.mark.slow
 def test_restart_of_the_database_is_outlived(api: AirflowApi, apart: Apart, waiting: Waiting) -> None:
     run_id = waiting.few["database"]
-    assert_fifty_wait(api, apart, waiting)
+    assert_all_wait(api, apart, waiting)
     apart.postgres.restart()
     apart.let_go(FEW, run_id)
     assert_ended_well(api, apart, FEW, run_id, 3)
-    assert_fifty_wait(api, apart, waiting)
+    assert_all_wait(api, apart, waiting)
 
 
 @pytest.mark.slow
@@ -243,14 +245,15 @@ def test_end_while_the_scheduler_is_dead_is_not_lost(
     stack: EmbeddedStack, api: AirflowApi, apart: Apart, waiting: Waiting
 ) -> None:
     run_id = waiting.few["scheduler"]
-    assert_fifty_wait(api, apart, waiting)
+    assert_all_wait(api, apart, waiting)
     with dead(stack.airflow.processes["scheduler"]):
         apart.let_go(FEW, run_id)
         apart.until_completed(FEW, run_id)
     assert_ended_well(api, apart, FEW, run_id, 3)
-    assert_fifty_wait(api, apart, waiting)
+    assert_all_wait(api, apart, waiting)
 
 
+@pytest.mark.slow
 def test_tasks_of_a_killed_worker_are_run_again_by_horsies_alone(api: AirflowApi, apart: Apart, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     runs = [api.trigger("crashing", path=str(gate)) for _ in range(3)]
@@ -311,9 +314,9 @@ def test_retry_after_the_task_process_was_killed_goes_on_with_the_same_horsies_t
 def test_all_that_waited_through_the_faults_end_well_and_leave_nothing_behind(
     stack: EmbeddedStack, api: AirflowApi, apart: Apart, waiting: Waiting
 ) -> None:
-    assert_fifty_wait(api, apart, waiting)
+    assert_all_wait(api, apart, waiting)
     apart.let_go(MANY, waiting.many)
-    assert_ended_well(api, apart, MANY, waiting.many, 50)
+    assert_ended_well(api, apart, MANY, waiting.many, WAITERS)
     for run_id in waiting.few.values():
         apart.let_go(FEW, run_id)
         assert_ended_well(api, apart, FEW, run_id, 3)

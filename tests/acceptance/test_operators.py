@@ -189,6 +189,7 @@ def test_batch_with_too_many_failures_fails_and_cancels_the_rest(api: AirflowApi
     assert "more than the 0 allowed" in api.log("batch", run_id, "batch")
 
 
+@pytest.mark.slow
 def test_large_batch_comes_back_whole(api: AirflowApi) -> None:
     items = [{"a": number, "b": 1} for number in range(500)]
     run_id, state = api.run("batch", task_name="sample.add", items=items)

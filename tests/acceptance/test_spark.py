@@ -58,7 +58,9 @@ def spark_at(place: str, folder: Path) -> Iterator[dict[str, str]]:
                 yield {"HORSIES_SPARK_MASTER": server.url}
 
 
-@pytest.mark.parametrize("place", ["local", "standalone", "connect"])
+@pytest.mark.parametrize(
+    "place", ["local", *(pytest.param(place, marks=pytest.mark.slow) for place in ("standalone", "connect"))]
+)
 def test_the_same_task_gives_the_same_result_wherever_spark_runs(
     api: AirflowApi,
     stack: EmbeddedStack,
@@ -94,7 +96,8 @@ def test_the_same_task_gives_the_same_result_wherever_spark_runs(
     assert log.count("[attempt 1] 20000 flights") == 1
 
 
-@pytest.mark.parametrize("variant", ["deferred", pytest.param("blocking", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", ["deferred", "blocking"])
 def test_what_a_task_prints_is_in_the_log_of_airflow_while_it_runs(
     api: AirflowApi, hook: HorsiesHook, variant: str
 ) -> None:

@@ -265,13 +265,13 @@ def test_hostile_words_are_shown_as_words(api: AirflowApi, hook: HorsiesHook, wi
     key = TaskInstanceKey(dag_id="one_inline", run_id=run_id, task_id="<b>never")
     sent = hook.submit(TaskSpec(task_name=HOSTILE, queue="nobody"), key, life=1, try_number=1)
     try:
-        lines = [HOSTILE, *(f"{number} {'x' * 80}" for number in range(60_000))]
-        for start in range(0, len(lines), 10_000):
-            chunk = LogChunk(start + 1, datetime.now(UTC), "ERROR", lines[start : start + 10_000])
+        lines = [HOSTILE, *(f"{number} {'x' * 420}" for number in range(12_000))]
+        for start in range(0, len(lines), 4_000):
+            chunk = LogChunk(start + 1, datetime.now(UTC), "ERROR", lines[start : start + 4_000])
             hook.run_script(lambda chunk=chunk: attempts.append_lines(sent.task_id, 1, [chunk]))  # type: ignore[misc]
         window.page.goto(f"{window.base_url}/horsies/dags/one_inline/runs/{run_id}/tasks/%3Cb%3Enever/-1")
         expect(window.page.get_by_role("heading", level=1)).to_contain_text("<script>window.pwned = 1</script>")
-        expect(window.page.locator("#log li").last).to_contain_text("59999 xxx")
+        expect(window.page.locator("#log li").last).to_contain_text("11999 xxx")
         assert window.page.locator("#log li").count() <= 5_000
         expect(window.page.locator(".log")).to_contain_text("are not shown; the download has them all")
         window.open("/plugin/horsies")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,15 @@ HERE = Path(__file__).parent
 MakeHook = Callable[..., HorsiesHook]
 
 # What differs between releases is the wire: above it, 'make test' tries the newest one only.
-ABOVE_THE_WIRE = ("test_bad_input", "test_cli", "test_hub", "test_sensors", "test_triggers")
+ABOVE_THE_WIRE = (
+    "test_bad_input",
+    "test_cli",
+    "test_hub",
+    "test_sensors",
+    "test_submission_kills",
+    "test_submit",
+    "test_triggers",
+)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -51,15 +60,26 @@ def release(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def template(release: str, postgres: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> str:
+def make_template(postgres: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+    """Once for each release: pytest may come back to one."""
+
+    @cache
+    def make(release: str) -> str:
+        name = f"template_{release}"
+        postgres.create_database(name)
+        with make_worker(postgres, name, release, tmp_path_factory.mktemp(name)):
+            pass
+        with psycopg.connect(**postgres.conninfo(name)) as connection:
+            connection.execute("DELETE FROM horsies_worker_states")
+        return name
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def template(release: str, make_template: Callable[[str], str]) -> str:
     """A database whose tables were made, and completed, by a worker of the release."""
-    name = f"template_{release}"
-    postgres.create_database(name)
-    with make_worker(postgres, name, release, tmp_path_factory.mktemp(name)):
-        pass
-    with psycopg.connect(**postgres.conninfo(name)) as connection:
-        connection.execute("DELETE FROM horsies_worker_states")
-    return name
+    return make_template(release)
 
 
 @pytest.fixture

@@ -114,6 +114,7 @@ def test_an_error_shows_its_code_and_its_cause(rig: Rig, tmp_path: Path, how: st
         assert "Traceback (most recent call last):" in texts
 
 
+@pytest.mark.slow
 def test_a_task_that_stops_spark_harms_no_other(rig: Rig) -> None:
     before = rig.ok("leave_traces", name="before_the_stop")
     rig.run("fail", how="stop")
@@ -216,7 +217,7 @@ def test_good_until_stops_a_running_task_that_asked_for_it(rig: Rig) -> None:
     [
         ("jvm", signal.SIGKILL, "SPARK_SESSION_LOST"),
         pytest.param("jvm", signal.SIGSTOP, "SPARK_SESSION_LOST", marks=pytest.mark.slow),
-        ("child", signal.SIGKILL, "WORKER_CRASHED"),
+        pytest.param("child", signal.SIGKILL, "WORKER_CRASHED", marks=pytest.mark.slow),
     ],
 )
 def test_a_death_is_in_the_history_and_the_retry_succeeds(rig: Rig, who: str, number: int, code: str) -> None:

@@ -71,7 +71,7 @@ with DAG("short", **DAG_OPTIONS) as dag:
     HorsiesOperator(task_id="one", task_name="sample.add", kwargs={"a": 40, "b": 2}, deferrable=True)
 
 # Each task waits until a test lets it go: it may start in an hour.
-for count in (3, 50):
+for count in (3, 10, 50):
     with DAG(f"waiting_{count}", **DAG_OPTIONS, max_active_tasks=100) as dag:
         HorsiesOperator.partial(
             task_id="one",
