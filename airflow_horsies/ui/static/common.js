@@ -121,9 +121,10 @@ function formats() {
   };
 }
 
-let format = formats();
+const format = formats();
 window.addEventListener("storage", (event) => {
-  if (event.key === "timezone" || event.key === "theme") location.reload();
+  if (event.key === "timezone") location.reload();
+  if (event.key === "theme") dress();
 });
 
 export function fullTime(instant) {

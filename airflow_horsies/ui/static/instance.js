@@ -21,7 +21,7 @@ const api = `${horsies}/api/dags/${encodeURIComponent(instance.dag_id)}/runs/${e
   + `/tasks/${encodeURIComponent(instance.task_id)}/${instance.map_index}`;
 
 // What is being looked at: a position of a batch, and one of its submissions (null: the newest).
-const shown = { position: 0, life: null, round: null, isBatch: null };
+const shown = { position: 0, life: null, round: null, isBatch: null, opened: false };
 let data = null;
 let look = null;
 
@@ -91,7 +91,9 @@ function show() {
   const airflowState = data.tries.at(-1)?.state ?? null;
   update(place.header, [data.counts, submission.task_name, airflowState, data.can_act, shown], () => header(submission, airflowState));
   update(place.batch, [data.counts, data.positions, shown.isBatch], () => (shown.isBatch ? batch() : []));
-  place.detail.hidden = shown.isBatch === true && shown.opened !== true;
+  const opened = !shown.isBatch || shown.opened;
+  place.batch.hidden = opened;
+  place.detail.hidden = !opened;
   if (place.detail.hidden) return;
   update(place.choice, [data.submissions.map((each) => [each.life, each.round, each.task?.state]), shown], choice);
   update(place.facts, [task, submission.progress, submission.horsies_task_id], () => facts(submission));

@@ -23,7 +23,7 @@ const main = h("div", { class: "columns" }, h("div", {}, place.queues, place.wor
 let data = null;
 
 // Older failures that were asked for stay; the newest stretch is read again and again.
-const dead = { newest: [], older: [], next: null, searchedTo: null, rounds: 0, chosen: new Set(), code: "" };
+const dead = { newest: [], older: [], next: null, searchedTo: null, wentBack: false, rounds: 0, chosen: new Set(), cleared: new Set(), code: "" };
 
 async function read() {
   data = await getJson(`${horsies}/api/overview`);
@@ -123,7 +123,7 @@ function workers() {
 async function readFailures() {
   const found = await getJson(`${horsies}/api/failures`);
   dead.newest = found.failures;
-  if (!dead.older.length && dead.next === null) {
+  if (!dead.wentBack) {
     dead.next = found.next;
     dead.searchedTo = found.searched_to;
   }
@@ -132,6 +132,7 @@ async function readFailures() {
 async function readOlder() {
   const asked = new URLSearchParams({ before_at: dead.next.at, before_id: dead.next.id });
   const found = await getJson(`${horsies}/api/failures?${asked}`);
+  dead.wentBack = true;
   dead.older.push(...found.failures);
   dead.next = dead.older.length < MOST_FAILURES ? found.next : null;
   dead.searchedTo = found.searched_to ?? dead.searchedTo;
@@ -256,12 +257,13 @@ function askRerun(chosen) {
         try {
           await clearInstance(each, { dry: false });
           dead.chosen.delete(key(each));
+          dead.cleared.add(key(each));
         } catch (error) {
           failed.push(`${instanceName(each)}: ${error.status === 403 ? "your role in Airflow does not allow it" : error.message}`);
         }
       }
       dead.rounds = 0;
-      dead.older = [];
+      dead.older = dead.older.filter((each) => !dead.cleared.has(key(each)));
       look();
       const done = chosen.length - failed.length;
       const told = `${plural(done, "task instance")} cleared; Airflow runs ${done === 1 ? "it" : "them"} again.`;
