@@ -44,7 +44,7 @@ def require_own_origin(request: Request) -> None:
         raise HTTPException(HTTPStatus.FORBIDDEN, "This request does not come from a page of this Airflow.")
 
 
-def readable_task_instance(
+def task_instance_in_path(
     dag_id: str, run_id: str, task_id: str, map_index: Annotated[int, Path(ge=-1, le=2**31 - 1)]
 ) -> TaskInstanceKey:
     try:
@@ -69,11 +69,11 @@ MAY_ACT = [
 # Queues and workers belong to no DAG.
 MAY_SEE_CLUSTER = [Depends(requires_access_view(AccessView.CLUSTER_ACTIVITY))]
 
-InstanceDep = Annotated[TaskInstanceKey, Depends(readable_task_instance)]
+InstanceDep = Annotated[TaskInstanceKey, Depends(task_instance_in_path)]
 
 
 class Rights:
-    """What the user of a request may do with DAGs that the path does not name; each DAG is asked about once."""
+    """What the user of a request may do with a DAG, beyond what its route asks for; each is asked about once."""
 
     def __init__(self, request: Request, user: GetUserDep) -> None:
         self._request = request

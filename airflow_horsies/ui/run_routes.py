@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from airflow.api_fastapi.common.db.common import SessionDep
 from fastapi import APIRouter, Response
 
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.models import Submission, TaskInstanceKey, TaskState, TaskView
 from airflow_horsies.ui.access import MAY_READ, conn_id
-from airflow_horsies.ui.airflow_side import read_states
 from airflow_horsies.ui.answers import json_answer, shown_text
 from airflow_horsies.ui.timeline import merge_attempts, segments
 from airflow_horsies.values import iso
@@ -37,7 +35,7 @@ router = APIRouter()
 
 
 @router.get("/api/dags/{dag_id}/gantt/{run_id:path}", dependencies=MAY_READ)
-def read_run(dag_id: str, run_id: str, session: SessionDep) -> Response:
+def read_run(dag_id: str, run_id: str) -> Response:
     """What the task instances of the run submitted last, failures first; a batch is one row."""
     with HorsiesHook(conn_id()) as hook:
         submitted = hook.submissions_of_run(dag_id, run_id, limit=MAX_TASKS)
@@ -49,10 +47,6 @@ def read_run(dag_id: str, run_id: str, session: SessionDep) -> Response:
         of_instance.setdefault(each.task_instance, []).append(each)
     rows = [_row(key, sent, tasks) for key, sent in of_instance.items()]
     rows.sort(key=lambda row: (row.pop("rank"), row["submitted_at"]))
-    states = read_states(session, list(of_instance)[:MAX_ROWS])
-    for row in rows:
-        key = TaskInstanceKey(dag_id=dag_id, run_id=run_id, task_id=row["task_id"], map_index=row["map_index"])
-        row["airflow_state"] = states.get(key)
     return json_answer(
         {
             "dag_id": dag_id,

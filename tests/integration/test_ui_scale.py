@@ -148,12 +148,12 @@ def show_batch(site: Site, turn: int) -> None:
 
 
 def show_run(site: Site, turn: int) -> None:
-    shown = answer(run_routes.read_run(*run_ids(site.run_of(turn)), NO_SESSION))
+    shown = answer(run_routes.read_run(*run_ids(site.run_of(turn))))
     assert shown["total"] == 18 and all(row["state"] for row in shown["rows"])
 
 
 def show_batch_run(site: Site, turn: int) -> None:
-    shown = answer(run_routes.read_run(BATCH.dag_id, BATCH.run_id, NO_SESSION))
+    shown = answer(run_routes.read_run(BATCH.dag_id, BATCH.run_id))
     assert [row["items"] for row in shown["rows"]] == [1_000]
 
 
@@ -232,8 +232,7 @@ def measure(sites: list[Site], patch: pytest.MonkeyPatch) -> Measured:
     """
     patch.setattr(instance_routes, "read_tries", lambda *_: [])
     patch.setattr(instance_routes, "read_rendered", lambda *_: None)
-    for routes in (run_routes, overview_routes):
-        patch.setattr(routes, "read_states", lambda *_: {})
+    patch.setattr(overview_routes, "read_states", lambda *_: {})
     patch.setattr(overview_routes, "is_installed", lambda: False)
     patch.setattr(overview_routes, "cluster", overview_routes.cluster)
     taken: dict[str, tuple[list[float], list[float]]] = {page.__name__: ([], []) for page in PAGES}
