@@ -17,7 +17,7 @@ demo: venv  ## Postgres, Airflow and a horsies worker with PySpark; ARGS=--once 
 	@.venv/bin/python -m airflow_horsies.embedded demo --end-with-parent $(ARGS)
 
 test: lint browser  ## lint, unit, integration and acceptance tests; ARGS goes to pytest
-	.venv/bin/python -m pytest tests -m "not slow" --durations=20 $(ARGS)
+	@.venv/bin/python .ci/test $(ARGS)
 
 test-slow: venv  ## what 'make test' leaves out for its time: clusters, deaths of all kinds, many tasks
 	WAITERS=50 SHORT_RUNS=200 .venv/bin/python -m pytest tests/acceptance/test_faults.py $(ARGS)

@@ -20,6 +20,7 @@ from airflow_horsies.exceptions import (
 )
 from airflow_horsies.hub import FOLLOW_SECONDS, POLL_SECONDS
 from airflow_horsies.ledger import attempts as ledger_attempts
+from airflow_horsies.ledger import reports as ledger_reports
 from airflow_horsies.ledger import schema as ledger_schema
 from airflow_horsies.ledger import submissions
 from airflow_horsies.ledger.schema import Migration
@@ -34,6 +35,7 @@ from airflow_horsies.models import (
     PageCursor,
     Progress,
     QueueDepth,
+    Report,
     RetentionClass,
     Submission,
     SubmitResult,
@@ -319,6 +321,28 @@ class HorsiesHook(AsyncHook):
             submissions.SINCE,
             lambda: submissions.read_submissions_of_run(namespace, dag_id, run_id, limit=limit),
             otherwise=[],
+        )
+
+    def reports(self, *, limit: int = ledger_reports.KEEP) -> list[Report]:
+        """
+        The reports that tasks made, newest period first.
+
+        .. code-block:: python
+
+            places = [report.location for report in hook.reports()]
+        """
+        return self._read_ledger(ledger_reports.SINCE, lambda: ledger_reports.list_reports(limit=limit), otherwise=[])
+
+    def report_page(self, name: str, period_start: datetime, period_end: datetime) -> str | None:
+        """
+        The page of a report, if there is one.
+
+        .. code-block:: python
+
+            page = hook.report_page("reliability", monday, monday + timedelta(days=7))
+        """
+        return self._read_ledger(
+            ledger_reports.SINCE, lambda: ledger_reports.read_report(name, period_start, period_end), otherwise=None
         )
 
     # -- what workers of airflow_horsies.worker tell ---------------------------------------------------------------

@@ -468,6 +468,17 @@ class RetentionClass:
     duration: timedelta | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """A page that a task made of a period; ``location`` is where the task also wrote it, with its figures."""
+
+    name: str
+    period_start: datetime
+    period_end: datetime
+    location: str
+    made_at: datetime | None = None
+
+
 class CancelOutcome(StrEnum):
     """What a cancel found."""
 

@@ -6,7 +6,8 @@ from http import HTTPStatus
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagAccessEntity
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, ConnectionDetails, DagAccessEntity
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag, requires_access_view
 from airflow.models.base import ID_LEN
 from airflow.providers.common.compat.sdk import conf
@@ -53,6 +54,17 @@ def task_instance_in_path(
         raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from None
 
 
+def may_read_connection(user: GetUserDep) -> bool:
+    """For what shows everything behind the connection, whatever DAG sent it."""
+    details = ConnectionDetails(conn_id=conn_id())
+    return get_auth_manager().is_authorized_connection(method="GET", details=details, user=user)
+
+
+def require_connection(user: GetUserDep) -> None:
+    if not may_read_connection(user):
+        raise HTTPException(HTTPStatus.FORBIDDEN, "For those only who may read the connection to horsies' database.")
+
+
 # Every route below /dags/{dag_id} has one of these; they look at the DAG in the path.
 MAY_READ = [
     Depends(refuse_what_names_no_dag),
@@ -68,6 +80,7 @@ MAY_ACT = [
 ]
 # Queues and workers belong to no DAG.
 MAY_SEE_CLUSTER = [Depends(requires_access_view(AccessView.CLUSTER_ACTIVITY))]
+MAY_READ_CONNECTION = [Depends(require_connection)]
 
 InstanceDep = Annotated[TaskInstanceKey, Depends(task_instance_in_path)]
 

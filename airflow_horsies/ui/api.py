@@ -11,7 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from airflow_horsies.exceptions import AccessDenied, DatabaseUnreachable, HorsiesError, SchemaError
-from airflow_horsies.ui import instance_routes, monitoring, overview_routes, page_routes, run_routes
+from airflow_horsies.ui import instance_routes, monitoring, overview_routes, page_routes, report_routes, run_routes
 from airflow_horsies.ui.access import conn_id
 from airflow_horsies.ui.answers import problem
 
@@ -24,7 +24,7 @@ app = FastAPI(
     openapi_url=None,
     redirect_slashes=False,
 )
-for module in (instance_routes, run_routes, overview_routes, page_routes, monitoring):
+for module in (instance_routes, run_routes, overview_routes, report_routes, page_routes, monitoring):
     app.include_router(module.router)
 
 

@@ -12,15 +12,12 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from airflow.api_fastapi.app import get_auth_manager
-from airflow.api_fastapi.auth.managers.models.resource_details import ConnectionDetails
-from airflow.api_fastapi.core_api.security import GetUserDep
-from fastapi import APIRouter, Depends, HTTPException, Request, Response
+from fastapi import APIRouter, HTTPException, Request, Response
 from sqlalchemy.engine import URL
 
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.links import URL_PREFIX, base_path
-from airflow_horsies.ui.access import conn_id
+from airflow_horsies.ui.access import MAY_READ_CONNECTION, conn_id
 from airflow_horsies.ui.answers import problem
 from airflow_horsies.ui.gate import Message, Receive, Send
 
@@ -40,18 +37,7 @@ def is_installed() -> bool:
     return find_spec("horsies") is not None and find_spec("horsies.web") is not None
 
 
-def may_monitor(user: GetUserDep) -> bool:
-    """It shows everything behind the connection, whatever DAG sent it: for those who may read the connection."""
-    details = ConnectionDetails(conn_id=conn_id())
-    return get_auth_manager().is_authorized_connection(method="GET", details=details, user=user)
-
-
-def require_monitor(user: GetUserDep) -> None:
-    if not may_monitor(user):
-        raise HTTPException(HTTPStatus.FORBIDDEN, "For those only who may read the connection to horsies' database.")
-
-
-@router.get("/monitoring/{path:path}", dependencies=[Depends(require_monitor)])
+@router.get("/monitoring/{path:path}", dependencies=MAY_READ_CONNECTION)
 def monitoring(path: str, request: Request) -> Response:
     """Upstream's app, as it is."""
     if not is_installed():

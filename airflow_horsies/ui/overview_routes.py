@@ -21,16 +21,18 @@ from airflow_horsies.ledger.submissions import SINCE, read_submissions_of_tasks
 from airflow_horsies.models import (
     PageCursor,
     QueueDepth,
+    Report,
     Submission,
     TaskInstanceKey,
     TaskView,
     WorkerState,
     require_task_id,
 )
-from airflow_horsies.ui.access import MAY_SEE_CLUSTER, Rights, RightsDep, conn_id
+from airflow_horsies.ui.access import MAY_SEE_CLUSTER, Rights, RightsDep, conn_id, may_read_connection
 from airflow_horsies.ui.airflow_side import read_states
 from airflow_horsies.ui.answers import json_answer, shown_text
-from airflow_horsies.ui.monitoring import is_installed, may_monitor
+from airflow_horsies.ui.monitoring import is_installed
+from airflow_horsies.ui.report_routes import report_values
 from airflow_horsies.ui.statistics import Bucket, Event, attempts_over_time, events, throughput
 from airflow_horsies.values import iso
 from airflow_horsies.wire.scripts import find_failed, list_tasks, read_tasks
@@ -42,6 +44,7 @@ SHARED_SECONDS = 2.0
 FAILED_WINDOW = 10_000
 FAILED_PAGE = 200
 EVENTS = 60
+REPORTS = 10
 # Some of the events are of DAGs that the user may not see, and a batch has the same one many times.
 EVENTS_LOOKED_AT = 1_000
 
@@ -66,11 +69,11 @@ class Shared(Generic[T]):
             return self._value[1]
 
 
-def _read_cluster() -> tuple[list[QueueDepth], list[WorkerState], tuple[TaskView, ...]]:
+def _read_cluster() -> tuple[list[QueueDepth], list[WorkerState], tuple[TaskView, ...], list[Report]]:
     with HorsiesHook(conn_id()) as hook:
         wire = Wire(hook.horsies_schema)
         recent = hook.run_script(lambda: list_tasks(wire, limit=RECENT_TASKS, with_attempts=True))
-        return hook.queues(), hook.workers(), recent.tasks
+        return hook.queues(), hook.workers(), recent.tasks, hook.reports(limit=REPORTS)
 
 
 cluster = Shared(_read_cluster)
@@ -79,7 +82,8 @@ cluster = Shared(_read_cluster)
 @router.get("/api/overview", dependencies=MAY_SEE_CLUSTER)
 def read_overview(rights: RightsDep, user: GetUserDep) -> Response:
     """How queues and workers are, what happened last, and how attempts went."""
-    queues, workers, recent = cluster.get()
+    queues, workers, recent, reports = cluster.get()
+    sees_all = may_read_connection(user)
     now = datetime.now(UTC)
     per_minute = throughput(recent, now)
     width, buckets = attempts_over_time(recent)
@@ -93,7 +97,8 @@ def read_overview(rights: RightsDep, user: GetUserDep) -> Response:
             "bucket_seconds": width,
             "buckets": [_bucket_values(each) for each in buckets],
             "activity": _activity(recent, rights),
-            "can_monitor": is_installed() and may_monitor(user),
+            "can_monitor": is_installed() and sees_all,
+            "reports": [report_values(each) for each in reports] if sees_all else [],
         }
     )
 

@@ -17,8 +17,20 @@ from airflow.sdk import Connection
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.embedded.worker import HorsiesWorker
 from airflow_horsies.hook import HorsiesHook
+from airflow_horsies.ledger.reports import save_report
 from tests.integration.releases import RELEASES, keeps_history, release_python
-from tests.integration.ui_site import HIDDEN, HIDDEN_MARK, OWN, OWN_MARK, Planted, connected, fields, plant, site
+from tests.integration.ui_site import (
+    HIDDEN,
+    HIDDEN_MARK,
+    OWN,
+    OWN_MARK,
+    REPORT,
+    Planted,
+    connected,
+    fields,
+    plant,
+    site,
+)
 from tests.integration.worker_rig import make_rig
 
 __all__ = ["connected", "fields", "make_rig", "site"]
@@ -111,6 +123,7 @@ def planted(
             make_worker(postgres, name, release, tmp_path_factory.mktemp(name)),
         ):
             hidden_ids, own_ids = plant(hook, HIDDEN, HIDDEN_MARK), plant(hook, OWN, OWN_MARK)
+            hook.run_script(lambda: save_report(REPORT, f"<p>{HIDDEN_MARK} and {OWN_MARK}</p>"))
         yield Planted(database=name, hidden_ids=hidden_ids, own_ids=own_ids)
 
 

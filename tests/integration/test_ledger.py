@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import multiprocessing
+from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import psycopg
 import pytest
 
 from airflow_horsies.exceptions import LedgerNewer
 from airflow_horsies.hook import HorsiesHook
+from airflow_horsies.ledger.reports import KEEP, save_report
 from airflow_horsies.ledger.schema import latest_version, migrations
-from airflow_horsies.models import TaskInstanceKey, TaskSpec
+from airflow_horsies.models import Report, TaskInstanceKey, TaskSpec
 from tests.integration.conftest import MakeHook
 from tests.integration.releases import MOVED
 
@@ -18,6 +21,7 @@ pytestmark = pytest.mark.parametrize("release", [MOVED], indirect=True)
 
 INSTANCE = TaskInstanceKey(dag_id="d", run_id="r", task_id="t")
 PROCESSES = 10
+MONDAY = datetime(2026, 1, 5, tzinfo=UTC)
 
 
 def test_ten_processes_that_come_first_at_once_migrate_once(
@@ -76,3 +80,24 @@ def test_failed_migration_leaves_nothing_half_done(hook: HorsiesHook, monkeypatc
     assert hook.ledger_version() == 0
     with psycopg.connect(**hook._postgres.connect_args) as connection:
         assert connection.execute("SELECT to_regnamespace('airflow_horsies')").fetchone() == (None,)
+
+
+def test_reports_are_replaced_by_those_of_the_same_period_and_the_newest_are_kept(hook: HorsiesHook) -> None:
+    hook.ensure_ledger()
+    weeks = [MONDAY + timedelta(days=7 * week) for week in range(KEEP + 2)]
+    for monday in weeks:
+        report = Report(name="weekly", period_start=monday, period_end=monday + timedelta(days=7), location="/old")
+        hook.run_script(partial(save_report, report, f"<p>{monday}</p>"))
+    again = Report(name="weekly", period_start=weeks[-1], period_end=weeks[-1] + timedelta(days=7), location="/new")
+    hook.run_script(partial(save_report, again, "<p>again</p>"))
+    found = hook.reports()
+    assert [report.period_start for report in found] == weeks[:1:-1]
+    assert [report.location for report in found][:2] == ["/new", "/old"]
+    assert hook.report_page("weekly", weeks[-1], weeks[-1] + timedelta(days=7)) == "<p>again</p>"
+    assert hook.report_page("weekly", weeks[0], weeks[0] + timedelta(days=7)) is None
+    assert hook.report_page("other", weeks[-1], weeks[-1] + timedelta(days=7)) is None
+
+
+def test_no_report_is_found_where_there_is_no_ledger(hook: HorsiesHook) -> None:
+    assert hook.reports() == []
+    assert hook.report_page("weekly", MONDAY, MONDAY) is None

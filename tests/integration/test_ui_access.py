@@ -29,6 +29,7 @@ from tests.integration.ui_site import (
     OWN,
     OWN_MARK,
     PAGES,
+    REPORT,
     STRANGER,
     USERS,
     Fields,
@@ -67,6 +68,7 @@ TABLE = {
     ("GET", "/api/failures"): OF_CLUSTER,
     ("GET", "/static/{digest}/{name}"): OF_CLUSTER,
     ("GET", "/monitoring/{path:path}"): OF_CONNECTION,
+    ("GET", "/reports/{name}/{start}/{end}"): OF_CONNECTION,
 }
 
 
@@ -78,6 +80,9 @@ def seeded(site: Site, fields: Fields, planted: Planted) -> Site:
 
 def path_of(route: str, instance: TaskInstanceKey) -> str:
     named = {
+        "reports/{name}": f"reports/{REPORT.name}",
+        "{start}": REPORT.period_start.isoformat(),
+        "{end}": REPORT.period_end.isoformat(),
         "{dag_id}": instance.dag_id,
         "{run_id:path}": instance.run_id,
         "{task_id}": instance.task_id,

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -22,7 +23,7 @@ from airflow_horsies.embedded.airflow import EmbeddedAirflow
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.embedded.process import GuardedProcess
 from airflow_horsies.hook import HorsiesHook
-from airflow_horsies.models import TaskInstanceKey, TaskSpec
+from airflow_horsies.models import Report, TaskInstanceKey, TaskSpec
 
 HERE = Path(__file__).parent
 BASE_PATH = "/team/airflow"
@@ -50,6 +51,8 @@ INSTANCE = TaskInstanceKey(dag_id="sales", run_id="scheduled__2026-01-02T03:04:0
 
 # Known to Airflow as that of INSTANCE is.
 ANOTHER_DAG = "another_dag"
+MONDAY = datetime(2026, 1, 5, tzinfo=UTC)
+REPORT = Report(name="reliability", period_start=MONDAY, period_end=MONDAY + timedelta(days=7), location="/reports")
 
 Fields = Callable[..., dict[str, Any]]
 

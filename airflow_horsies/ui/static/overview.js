@@ -17,9 +17,10 @@ const place = {
   workers: h("section", { class: "card", id: "workers" }),
   failures: h("section", { class: "card", id: "failures" }),
   plots: h("section", { class: "card", id: "plots" }),
+  reports: h("section", { class: "card", id: "reports" }),
   activity: h("section", { class: "card", id: "activity" }),
 };
-const main = h("div", { class: "columns" }, h("div", {}, place.queues, place.workers, place.failures, place.plots), place.activity);
+const main = h("div", { class: "columns" }, h("div", {}, place.queues, place.workers, place.failures, place.plots, place.reports), place.activity);
 let data = null;
 
 // Older failures that were asked for stay; the newest stretch is read again and again.
@@ -56,6 +57,7 @@ function show() {
   update(place.workers, data.workers, workers);
   update(place.plots, [data.buckets, data.recent_tasks], plots);
   update(place.activity, data.activity, activity);
+  update(place.reports, data.reports, reports);
   showFailures();
 }
 
@@ -309,6 +311,20 @@ function plots() {
           { name: "95th percentile", className: "expired", values: values((bucket) => bucket.p95_seconds) },
         ],
       }),
+    ),
+  ];
+}
+
+function reports() {
+  if (!data.reports.length) return [];
+  return [
+    h("h2", {}, "Reports"),
+    h(
+      "ul",
+      {},
+      data.reports.map((report) =>
+        h("li", {}, h("a", { href: report.url }, `${report.name}, `, time(report.start), " to ", time(report.end)), h("span", { class: "quiet" }, " made ", time(report.made_at))),
+      ),
     ),
   ];
 }

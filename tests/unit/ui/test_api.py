@@ -200,7 +200,7 @@ def client(hook: FakeHook) -> Iterator[Client]:
 
 
 CHECKS = "airflow.api_fastapi.core_api.security"
-OWN_CHECKS = ("require_monitor",)
+OWN_CHECKS = ("require_connection",)
 
 
 def access_checks(route: APIRoute) -> list[Any]:

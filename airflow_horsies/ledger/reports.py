@@ -1,0 +1,51 @@
+"""Reports that tasks made: a worker writes them, Airflow's web server shows them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from airflow_horsies.ledger.schema import PACKAGE
+from airflow_horsies.models import Report
+from airflow_horsies.wire.statement import Script, Statement, sql_text
+
+# The version of the ledger that has the table.
+SINCE = 3
+KEEP = 100
+
+
+def save_report(report: Report, page: str) -> Script[None]:
+    """Write it, in the place of one of the same name and period; only the newest are kept."""
+    yield Statement(
+        sql_text(PACKAGE, "save_report"),
+        {
+            "name": report.name,
+            "period_start": report.period_start,
+            "period_end": report.period_end,
+            "location": report.location,
+            "page": page,
+        },
+    )
+    yield Statement(sql_text(PACKAGE, "prune_reports"), {"name": report.name, "keep": KEEP})
+
+
+def list_reports(*, limit: int = KEEP) -> Script[list[Report]]:
+    """The newest first."""
+    rows = yield Statement(sql_text(PACKAGE, "list_reports"), {"limit": limit})
+    return [
+        Report(
+            name=row["name"],
+            period_start=row["period_start"].astimezone(UTC),
+            period_end=row["period_end"].astimezone(UTC),
+            made_at=row["made_at"].astimezone(UTC),
+            location=row["location"],
+        )
+        for row in rows
+    ]
+
+
+def read_report(name: str, period_start: datetime, period_end: datetime) -> Script[str | None]:
+    """Its page, if there is such a report."""
+    rows = yield Statement(
+        sql_text(PACKAGE, "read_report"), {"name": name, "period_start": period_start, "period_end": period_end}
+    )
+    return rows[0]["page"] if rows else None
