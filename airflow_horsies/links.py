@@ -10,6 +10,8 @@ from airflow.providers.common.compat.sdk import conf
 from airflow.sdk import BaseOperatorLink
 from airflow.sdk.bases.xcom import BaseXCom
 
+from airflow_horsies.models import Report
+
 log = logging.getLogger(__name__)
 
 # Where the plugin mounts its routes, below the path of Airflow itself.
@@ -52,6 +54,12 @@ class HorsiesAttemptsLink(BaseOperatorLink):
             )
         except Exception:
             log.warning("The link %r could not be stored", self.name, exc_info=True)
+
+
+def report_path(report: Report) -> str:
+    """Where this Airflow shows a report."""
+    parts = (report.name, report.period_start.isoformat(), report.period_end.isoformat())
+    return f"{base_path()}{URL_PREFIX}/reports/{'/'.join(_segment(part) for part in parts)}"
 
 
 def base_path() -> str:

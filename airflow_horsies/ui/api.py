@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 from http import HTTPStatus
+from urllib.parse import quote, urlencode
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.responses import RedirectResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from airflow_horsies.exceptions import AccessDenied, DatabaseUnreachable, HorsiesError, SchemaError
+from airflow_horsies.links import URL_PREFIX, base_path
 from airflow_horsies.ui import instance_routes, monitoring, overview_routes, page_routes, report_routes, run_routes
 from airflow_horsies.ui.access import conn_id
 from airflow_horsies.ui.answers import problem
@@ -30,6 +33,8 @@ for module in (instance_routes, run_routes, overview_routes, report_routes, page
 
 @app.exception_handler(StarletteHTTPException)
 async def answer_http_error(request: Request, error: StarletteHTTPException) -> Response:
+    if error.status_code == HTTPStatus.UNAUTHORIZED and request.headers.get("sec-fetch-dest") == "document":
+        return log_in_first(request)
     if _asks_for_page(request):
         return page_routes.problem_page(error.status_code, str(error.detail))
     return problem(error.status_code, str(error.detail), headers=error.headers)
@@ -70,6 +75,13 @@ async def answer_horsies_error(_: Request, error: HorsiesError) -> Response:
 async def answer_unexpected_error(_: Request, error: Exception) -> Response:
     # Starlette raises it again when the answer is out, and so it is logged.
     return problem(HTTPStatus.INTERNAL_SERVER_ERROR, "Something unexpected happened; the api-server's log has it.")
+
+
+def log_in_first(request: Request) -> Response:
+    """Airflow's log-in, and back to the page that was opened; one inside of Airflow says instead what is wrong."""
+    page = f"{base_path()}{URL_PREFIX}{request.scope['path'].removeprefix(request.scope.get('root_path', ''))}"
+    query = urlencode({"next": quote(page, safe="/")})
+    return RedirectResponse(f"{base_path()}/api/v2/auth/login?{query}", HTTPStatus.SEE_OTHER)
 
 
 def _asks_for_page(request: Request) -> bool:

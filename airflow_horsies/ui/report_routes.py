@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from datetime import datetime
 from http import HTTPStatus
-from urllib.parse import quote
 
 from fastapi import APIRouter, HTTPException, Response
 from fastapi.responses import HTMLResponse
 
 from airflow_horsies.hook import HorsiesHook
-from airflow_horsies.links import URL_PREFIX, base_path
+from airflow_horsies.links import report_path
 from airflow_horsies.models import Report
 from airflow_horsies.ui.access import MAY_READ_CONNECTION, conn_id
 from airflow_horsies.values import iso
@@ -33,11 +32,10 @@ def report_page(name: str, start: datetime, end: datetime) -> Response:
 
 
 def report_values(report: Report) -> dict[str, str | None]:
-    parts = (report.name, report.period_start.isoformat(), report.period_end.isoformat())
     return {
         "name": report.name,
         "start": iso(report.period_start),
         "end": iso(report.period_end),
         "made_at": iso(report.made_at),
-        "url": f"{base_path()}{URL_PREFIX}/reports/{'/'.join(quote(part, safe='') for part in parts)}",
+        "url": report_path(report),
     }

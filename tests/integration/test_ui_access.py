@@ -9,6 +9,7 @@ import re
 import time
 import warnings
 from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import httpx
 import pytest
@@ -26,6 +27,7 @@ from tests.integration.ui_site import (
     FOREIGN_WRITER,
     HIDDEN,
     HIDDEN_MARK,
+    INSTANCE,
     OWN,
     OWN_MARK,
     PAGES,
@@ -144,6 +146,21 @@ def test_a_refused_page_tells_nothing_of_what_is_behind_it(seeded: Site, user: s
     assert answer.headers["content-type"].startswith("text/html")
     assert HIDDEN.task_id not in answer.text
     require_security_headers(answer)
+
+
+@pytest.mark.parametrize("route", ["/", INSTANCE_ROUTE, "/reports/{name}/{start}/{end}"])
+def test_who_opens_a_page_without_a_session_is_sent_to_the_log_in_and_back(seeded: Site, route: str) -> None:
+    path = path_of(route, INSTANCE)
+    answer = seeded.ask(path, None, headers={"accept": "text/html", "sec-fetch-dest": "document"})
+    assert answer.status_code == 303
+    at_airflow = urlsplit(answer.headers["location"])
+    assert at_airflow.path == f"{BASE_PATH}/api/v2/auth/login"
+    (next_page,) = parse_qs(at_airflow.query)["next"]
+    assert unquote(next_page) == unquote(path)
+    require_security_headers(answer)
+    log_in = seeded.ask(answer.headers["location"], None)
+    assert log_in.status_code == 307
+    assert parse_qs(urlsplit(log_in.headers["location"]).query)["next"] == [next_page]
 
 
 @pytest.mark.parametrize("path", ["/api/overview", "/api/failures"])
