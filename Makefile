@@ -21,6 +21,7 @@ test: lint browser  ## lint, unit, integration and acceptance tests; ARGS goes t
 
 test-slow: venv  ## what 'make test' leaves out for its time: clusters, deaths of all kinds, many tasks
 	WAITERS=50 SHORT_RUNS=200 .venv/bin/python -m pytest tests/acceptance/test_faults.py $(ARGS)
+	WALKS=100 .venv/bin/python -m pytest tests/integration/test_state_machine.py $(ARGS)
 	.venv/bin/python -m pytest tests -m slow --ignore=tests/acceptance/test_faults.py $(ARGS)
 
 screenshots: venv browser  ## pictures of the pages in the Airflow UI, into tests/screenshots
