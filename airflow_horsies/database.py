@@ -103,7 +103,7 @@ class Session:
             for pause_seconds in (*RERUN_PAUSES_SECONDS, None):
                 connection = self._open()
                 try:
-                    outcome = _drive(connection, make_script())
+                    outcome = run(connection, make_script())
                     connection.commit()
                     return outcome
                 except DRIVER_ERRORS as error:
@@ -131,7 +131,8 @@ class Session:
         return self._connection
 
 
-def _drive(connection: Any, script: Script[T]) -> T:
+def run(connection: Any, script: Script[T]) -> T:
+    """Run a script on a connection the caller owns, in whatever transaction it is in."""
     with connection.cursor() as cursor:
         try:
             statement = next(script)

@@ -24,6 +24,8 @@ HorsiesError
 ├── SubmissionError       a task instance that may not submit
 │   ├── NamespaceTaken        the same task instance was submitted by another Airflow deployment
 │   └── StaleSubmission       the task instance was cleared since: a newer life has submitted
+├── SourceError           the Spark data source was asked for something it does not have
+│   └── SnapshotGone          a DataFrame was read again after the database state it was planned on was let go
 └── WireError             a row that cannot be decoded; never reported as "not found"
 
 Two more, in ``outcomes``, are errors of Airflow's at the same time: TaskFailedForGood and TaskTimedOut.
@@ -149,6 +151,14 @@ class NamespaceTaken(SubmissionError):
 
 class StaleSubmission(SubmissionError):
     """The task instance was cleared since, and its newer life has submitted."""
+
+
+class SourceError(HorsiesError, ValueError):
+    """The Spark data source was asked for something it does not have."""
+
+
+class SnapshotGone(SourceError):
+    """The database state that a DataFrame was planned on is no longer held."""
 
 
 class WireError(HorsiesError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Literal
@@ -604,3 +604,19 @@ def _require_text(name: str, value: object, *, max_chars: int | None = None, max
         _require(len(value) <= max_chars, name, f"is {len(value)} characters long; at most {max_chars}")
     if max_bytes is not None:
         _require(size <= max_bytes, name, f"is {size} bytes long; at most {max_bytes}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """Rows between two times, and of these those from one place in the order of time and key up to another."""
+
+    since: datetime | None = None
+    until: datetime | None = None
+    from_at: datetime | None = None
+    from_key: str | None = None
+    to_at: datetime | None = None
+    to_key: str | None = None
+
+    @property
+    def params(self) -> dict[str, Any]:
+        return asdict(self)

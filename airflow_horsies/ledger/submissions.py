@@ -17,6 +17,7 @@ from airflow_horsies.ledger.schema import PACKAGE
 from airflow_horsies.models import (
     LIVE_STATES,
     CancelOutcome,
+    Slice,
     Submission,
     SubmitOutcome,
     SubmitResult,
@@ -315,6 +316,11 @@ def _record(submitter: Submitter, rounds: Sequence[_Round]) -> Statement:
             "good_untils": [item.task.good_until for item in rounds],
         },
     )
+
+
+def scan_submissions(part: Slice) -> Statement:
+    """The rows of a slice, cut by the time of submission."""
+    return Statement(sql_text(PACKAGE, "scan_submissions"), part.params)
 
 
 def _key(namespace: str, instance: TaskInstanceKey) -> dict[str, str | int]:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from airflow_horsies.models import PageCursor, TaskState
+from airflow_horsies.models import PageCursor, Slice, TaskState
 from airflow_horsies.wire.encoding import EncodedTask
 from airflow_horsies.wire.schema import Generation, Schema
 from airflow_horsies.wire.statement import Statement, sql_text
@@ -130,6 +130,15 @@ class Wire:
 
     def read_workers(self, *, within: timedelta) -> Statement:
         return Statement(sql_text(PACKAGE, "read_workers"), {"within_seconds": int(within.total_seconds())})
+
+    def scan_tasks(self, part: Slice) -> Statement:
+        return Statement(self._sql("scan_tasks"), part.params)
+
+    def scan_attempts(self, part: Slice) -> Statement:
+        return Statement(self._sql("scan_attempts"), part.params)
+
+    def scan_workers(self, part: Slice) -> Statement:
+        return Statement(sql_text(PACKAGE, "scan_workers"), part.params)
 
     def read_retention_classes(self) -> Statement:
         return Statement(self._sql("read_retention_classes"))

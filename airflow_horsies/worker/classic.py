@@ -17,6 +17,8 @@ from airflow_horsies.worker.spark_status import SparkStatus
 log = logging.getLogger(__name__)
 
 APP_NAME = "airflow-horsies"
+SOURCE_NAME = "horsies"
+SOURCE_CLASS = "org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSource"
 PING_SECONDS = 5.0
 LAST_BREATH_SECONDS = 2.0
 # Spark ends itself with it when a thread has met an OutOfMemoryError.
@@ -40,6 +42,7 @@ class ClassicSpark:
         self._context: Any = None
         self._no_properties: Any = None
         self._status: SparkStatus | None = None
+        self._source: Any = None
         self._ready: Future[Any] | None = None
         self._tidied: Future[None] | None = None
         self._asked: Future[Any] | None = None
@@ -65,6 +68,8 @@ class ClassicSpark:
         context.setJobGroup(task_id, f"horsies task {task_id}", interruptOnCancel=True)
         context.addJobTag(tag_of(task_id))
         self._make_current(session)
+        if self._source is not None:
+            session._jsparkSession.dataSource().registerPython(SOURCE_NAME, self._source)
         self._session = session
         return session
 
@@ -162,6 +167,9 @@ class ClassicSpark:
 
         SparkContext._ensure_initialized(gateway=jvm.gateway(self._settings.start_seconds))
         root = SparkSession.builder.config(conf=SparkConf()).getOrCreate()
+        # Spark looks for sources of Python when it hears of the first one, in a process of its own: meanwhile the first
+        # job runs. The root stays without it, as a name it knows cannot be registered by the sessions of tasks.
+        source = ThreadPoolExecutor(1, thread_name_prefix="horsies-source").submit(_make_source, root.newSession())
         # The first job loads classes and, on a cluster, executors.
         root.range(2).selectExpr("sum(id)").collect()
         # Looked up once, as each look-up is a question to the JVM.
@@ -171,6 +179,7 @@ class ClassicSpark:
         self._no_properties = jvm_view.java.util.Properties()
         self._status = SparkStatus(root.sparkContext)
         self._status.progress()
+        self._source = source.result()
         return root
 
     def _healthy_root(self) -> Any:
@@ -227,6 +236,22 @@ class ClassicSpark:
 
 def tag_of(task_id: str) -> str:
     return f"horsies-{task_id}"
+
+
+def _make_source(session: Any) -> Any:
+    """The data source as the JVM knows it, to be registered in each session; None where this pyspark is too old."""
+    try:
+        from pyspark.sql.udf import _wrap_function
+
+        from airflow_horsies.spark import HorsiesDataSource
+
+        context = session.sparkContext
+        source = getattr(context._jvm, SOURCE_CLASS)(_wrap_function(context, HorsiesDataSource))
+        session._jsparkSession.dataSource().registerPython(SOURCE_NAME, source)
+    except Exception as error:
+        log.warning("The data source %s is not at hand: %s", SOURCE_NAME, first_line(error))
+        return None
+    return source
 
 
 def _tidy(root: Any, session: Any) -> None:

@@ -45,6 +45,7 @@ class ConnectSpark:
         _make_current(session)
         for name, value in self._settings.conf.items():
             session.conf.set(name, value)
+        _register_source(session)
         session.addTag(f"horsies-{task_id}")
         session.registerProgressHandler(self._hear_progress)
         return session
@@ -131,6 +132,16 @@ class ConnectSpark:
         if total:
             told = f"{finished} of {total} Spark tasks done, {inflight_tasks} running"
             self._progress = (finished, total, told)
+
+
+def _register_source(session: Any) -> None:
+    """Only told here; whether the server has the package shows when a task reads."""
+    try:
+        from airflow_horsies.spark import HorsiesDataSource
+
+        session.dataSource.register(HorsiesDataSource)
+    except Exception as error:
+        log.warning("The data source horsies is not at hand: %s", first_line(error))
 
 
 def _make_current(session: Any) -> None:

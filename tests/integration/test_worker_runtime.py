@@ -57,6 +57,12 @@ def test_every_wrong_argument_is_named(rig: Rig) -> None:
     assert rig.run("total").error_code == "BAD_INPUT"
 
 
+def test_a_task_reads_the_history_as_a_frame_without_further_ado(rig: Rig) -> None:
+    first = rig.run("total", day="2026-01-02")
+    for _ in range(2):
+        assert rig.ok("outcomes_of", task_id=first.id) == ["COMPLETED"]
+
+
 def test_a_small_frame_is_returned_on_request(rig: Rig) -> None:
     assert rig.ok("rows", number=2) == [
         {"id": 0, "price": "0.00", "day": "2026-01-02"},

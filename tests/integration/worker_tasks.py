@@ -32,6 +32,12 @@ def total(spark: SparkSession, *, day: date, rows: int = 10) -> Total:
     return Total(day, spark.range(rows).count())
 
 
+@spark_task(app, "outcomes_of")
+def outcomes_of(spark: SparkSession, *, task_id: str) -> list[str]:
+    attempts = spark.read.format("horsies").option("table", "attempts").load()
+    return [row.outcome for row in attempts.where(attempts.task_id == task_id).orderBy("attempt").collect()]
+
+
 @spark_task(app, "leave_traces")
 def leave_traces(spark: SparkSession, *, name: str) -> dict[str, object]:
     """Tells what it found of earlier tasks, and leaves as much as it can."""

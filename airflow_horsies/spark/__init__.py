@@ -1,0 +1,5 @@
+"""horsies' tasks, attempts, submissions and workers as Spark DataFrames."""
+
+from airflow_horsies.spark.source import HorsiesDataSource
+
+__all__ = ["HorsiesDataSource"]

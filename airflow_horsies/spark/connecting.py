@@ -1,0 +1,44 @@
+"""The database, from the environment of whichever process reads: nothing that travels holds how to log in."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from airflow_horsies.database import Database
+from airflow_horsies.exceptions import SourceError
+
+DATABASE_URL = "HORSIES_DATABASE_URL"
+LIBPQ_VARIABLES = ("PGSERVICE", "PGHOST", "PGHOSTADDR", "PGDATABASE")
+APPLICATION_NAME = "airflow-horsies spark"
+CONNECT_SECONDS = 30
+
+
+def find_database(service: str | None) -> Database:
+    """Where to read, as the environment of this process says."""
+    args = {"connect_timeout": CONNECT_SECONDS, **_found(service), "application_name": APPLICATION_NAME}
+    return Database(connect_args=args, listen_args=args)
+
+
+def _found(service: str | None) -> dict[str, Any]:
+    if service is not None:
+        return {"service": service}
+    url = os.environ.get(DATABASE_URL)
+    if url:
+        scheme, separator, rest = url.partition("://")
+        if separator and scheme in ("postgresql", "postgresql+psycopg", "postgres"):
+            try:
+                return conninfo_to_dict(f"postgresql://{rest}")
+            except psycopg.Error:
+                # It would tell what it could not read, a password among it.
+                pass
+        raise SourceError(f"{DATABASE_URL} is no Postgres URL; write postgresql://user:password@host:5432/horsies")
+    if any(os.environ.get(name) for name in LIBPQ_VARIABLES):
+        return {}
+    raise SourceError(
+        f"this process of Spark knows no database: set {DATABASE_URL} in the environment of the driver and of every "
+        "executor, or give option('service', ...) and a pg_service.conf on each machine"
+    )

@@ -1,0 +1,79 @@
+"""Rows of Postgres as Arrow record batches: COPY in CSV, parsed by Arrow."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+from psycopg import sql
+from pyarrow import csv
+
+from airflow_horsies.exceptions import WireError
+from airflow_horsies.spark.tables import ARROW_TYPES, Column, Kind, arrow_schema
+
+CHUNK_BYTES = 4_000_000
+PARSE = csv.ParseOptions(newlines_in_values=True)
+
+
+def read_batches(
+    connection: psycopg.Connection[Any], query: sql.Composed, params: Mapping[str, Any], columns: Sequence[Column]
+) -> Iterator[pa.RecordBatch]:
+    """Runs a COPY ... (FORMAT csv) and yields what it brings."""
+    schema = arrow_schema(columns)
+    with connection.cursor() as cursor, cursor.copy(query, params) as copy:
+        for chunk in _chunks(copy):
+            yield from _parse(chunk, columns, schema)
+
+
+def _chunks(copy: psycopg.Copy) -> Iterator[bytes]:
+    """Whole rows, as the server sends one at a time: a row that is cut in two could not be parsed."""
+    rows: list[Any] = []
+    size = 0
+    while row := copy.read():
+        rows.append(row)
+        size += len(row)
+        if size >= CHUNK_BYTES:
+            yield b"".join(rows)
+            rows, size = [], 0
+    if rows:
+        yield b"".join(rows)
+
+
+def _parse(chunk: bytes, columns: Sequence[Column], schema: pa.Schema) -> list[pa.RecordBatch]:
+    try:
+        table = csv.read_csv(
+            io.BytesIO(chunk),
+            read_options=csv.ReadOptions(
+                use_threads=False, block_size=len(chunk) + 1, column_names=[column.name for column in columns]
+            ),
+            parse_options=PARSE,
+            convert_options=csv.ConvertOptions(
+                column_types={column.name: _csv_type(column) for column in columns},
+                null_values=[""],
+                strings_can_be_null=True,
+                # COPY quotes an empty text, and leaves a NULL bare.
+                quoted_strings_can_be_null=False,
+                true_values=["t"],
+                false_values=["f"],
+            ),
+        )
+    except pa.ArrowInvalid as error:
+        raise WireError(f"a value that Spark cannot hold: {error}") from error
+    arrays = [
+        _lists(array) if column.kind is Kind.TEXTS else array
+        for column, array in zip(columns, table.columns, strict=True)
+    ]
+    batches: list[pa.RecordBatch] = pa.Table.from_arrays(arrays, schema=schema).to_batches()
+    return batches
+
+
+def _csv_type(column: Column) -> pa.DataType:
+    return pa.string() if column.kind is Kind.TEXTS else ARROW_TYPES[column.kind]
+
+
+def _lists(texts: pa.ChunkedArray) -> pa.Array:
+    return pa.array([None if text is None else json.loads(text) for text in texts.to_pylist()], ARROW_TYPES[Kind.TEXTS])

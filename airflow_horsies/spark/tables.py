@@ -1,0 +1,161 @@
+"""The tables a DataFrame can be made of, and their columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    DoubleType,
+    IntegerType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from airflow_horsies.exceptions import SourceError
+
+
+class Kind(StrEnum):
+    """What a column holds."""
+
+    ID = "id"
+    TEXT = "text"
+    INTEGER = "integer"
+    DOUBLE = "double"
+    BOOLEAN = "boolean"
+    TIME = "time"
+    TEXTS = "texts"
+
+
+SPARK_TYPES: dict[Kind, DataType] = {
+    Kind.ID: StringType(),
+    Kind.TEXT: StringType(),
+    Kind.INTEGER: IntegerType(),
+    Kind.DOUBLE: DoubleType(),
+    Kind.BOOLEAN: BooleanType(),
+    Kind.TIME: TimestampType(),
+    Kind.TEXTS: ArrayType(StringType()),
+}
+ARROW_TYPES: dict[Kind, pa.DataType] = {
+    Kind.ID: pa.string(),
+    Kind.TEXT: pa.string(),
+    Kind.INTEGER: pa.int32(),
+    Kind.DOUBLE: pa.float64(),
+    Kind.BOOLEAN: pa.bool_(),
+    Kind.TIME: pa.timestamp("us", tz="UTC"),
+    Kind.TEXTS: pa.list_(pa.string()),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    name: str
+    kind: Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What ``option("table", ...)`` names."""
+
+    name: str
+    columns: tuple[Column, ...]
+
+    def column(self, name: str) -> Column:
+        for column in self.columns:
+            if column.name == name:
+                return column
+        raise SourceError(f"the table {self.name} has no column {name!r}; it has {_listed(self.columns)}")
+
+    def select(self, names: Sequence[str]) -> tuple[Column, ...]:
+        """These columns, in this order; all where none is named."""
+        for name in names:
+            if names.count(name) > 1:
+                raise SourceError(f"the column {name!r} is named twice")
+        return tuple(self.column(name) for name in names) or self.columns
+
+
+def spark_schema(columns: Sequence[Column]) -> StructType:
+    return StructType([StructField(column.name, SPARK_TYPES[column.kind]) for column in columns])
+
+
+def arrow_schema(columns: Sequence[Column]) -> pa.Schema:
+    return pa.schema([(column.name, ARROW_TYPES[column.kind]) for column in columns])
+
+
+def _columns(kind: Kind, names: str) -> tuple[Column, ...]:
+    return tuple(Column(name, kind) for name in names.split())
+
+
+TASKS = Table(
+    "tasks",
+    (
+        *_columns(Kind.ID, "task_id"),
+        *_columns(Kind.TEXT, "task_name queue"),
+        *_columns(Kind.INTEGER, "priority"),
+        *_columns(Kind.TEXT, "state"),
+        *_columns(Kind.TIME, "sent_at enqueued_at good_until claimed_at started_at finished_at next_retry_at"),
+        *_columns(Kind.INTEGER, "retry_count max_retries"),
+        *_columns(Kind.TEXT, "worker_id hostname"),
+        *_columns(Kind.INTEGER, "pid"),
+        *_columns(Kind.TEXT, "process_name error_code failed_reason"),
+        *_columns(Kind.BOOLEAN, "is_workflow_task"),
+        *_columns(Kind.TEXT, "args kwargs result"),
+    ),
+)
+ATTEMPTS = Table(
+    "attempts",
+    (
+        *_columns(Kind.ID, "task_id"),
+        *_columns(Kind.TEXT, "task_name queue"),
+        *_columns(Kind.INTEGER, "attempt"),
+        *_columns(Kind.TEXT, "outcome"),
+        *_columns(Kind.BOOLEAN, "will_retry"),
+        *_columns(Kind.TIME, "started_at finished_at"),
+        *_columns(Kind.TEXT, "error_code error_message failed_reason worker_id hostname"),
+        *_columns(Kind.INTEGER, "pid"),
+        *_columns(Kind.TEXT, "process_name"),
+    ),
+)
+SUBMISSIONS = Table(
+    "submissions",
+    (
+        *_columns(Kind.TEXT, "namespace dag_id run_id task_id"),
+        *_columns(Kind.INTEGER, "map_index position life round try_number"),
+        *_columns(Kind.TIME, "run_started_at"),
+        *_columns(Kind.ID, "horsies_task_id"),
+        *_columns(Kind.TEXT, "base_url task_name queue"),
+        *_columns(Kind.TIME, "good_until submitted_at"),
+    ),
+)
+WORKERS = Table(
+    "workers",
+    (
+        *_columns(Kind.TEXT, "worker_id"),
+        *_columns(Kind.TIME, "snapshot_at"),
+        *_columns(Kind.TEXT, "hostname"),
+        *_columns(Kind.INTEGER, "pid processes max_claim_batch max_claim_per_worker cluster_wide_cap"),
+        *_columns(Kind.TEXTS, "queues"),
+        *_columns(Kind.TEXT, "queue_priorities queue_max_concurrency recovery_config"),
+        *_columns(Kind.INTEGER, "tasks_running tasks_claimed"),
+        *_columns(Kind.DOUBLE, "memory_usage_mb memory_percent cpu_percent"),
+        *_columns(Kind.TIME, "worker_started_at"),
+    ),
+)
+TABLES = {table.name: table for table in (TASKS, ATTEMPTS, SUBMISSIONS, WORKERS)}
+
+
+def find_table(name: str) -> Table:
+    if name not in TABLES:
+        raise SourceError(f"there is no table {name!r}; option('table', ...) takes one of {', '.join(TABLES)}")
+    return TABLES[name]
+
+
+def _listed(columns: Sequence[Column]) -> str:
+    return ", ".join(column.name for column in columns)
