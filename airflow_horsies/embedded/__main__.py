@@ -15,9 +15,12 @@ from airflow_horsies.exceptions import HorsiesError
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m airflow_horsies.embedded", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    run = commands.add_parser("demo", help="Postgres, Airflow and a horsies worker with a few sample tasks")
+    run = commands.add_parser(
+        "demo", help="Postgres, Airflow and a horsies worker, and a month of flights through them"
+    )
     run.add_argument("--once", action="store_true", help="end by itself: exit code 0 if all went as it should, else 1")
     run.add_argument("--end-with-parent", action="store_true", help="stop when the process that started it ends")
+    run.add_argument("--dags", type=Path, default=Path("dags"), help="the folder with the example pipeline (dags)")
     clean = commands.add_parser("clean", help="delete the demo's data")
     for command in (run, clean):
         command.add_argument(
@@ -32,12 +35,8 @@ def main(arguments: list[str] | None = None) -> int:
         if options.command == "clean":
             demo.clean(options.folder)
             return 0
-        dags_folder = Path("dags")
         return demo.run(
-            options.folder,
-            once=options.once,
-            dags_folder=dags_folder if dags_folder.is_dir() else None,
-            end_with_parent=options.end_with_parent,
+            options.folder, once=options.once, dags_folder=options.dags, end_with_parent=options.end_with_parent
         )
     except (EmbeddedError, HorsiesError) as error:
         print(f"error: {error}", file=sys.stderr)

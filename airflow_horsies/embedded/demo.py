@@ -1,4 +1,4 @@
-"""The demo: the whole stack in one folder, a few tasks through the hook, and their attempts in the terminal."""
+"""The demo: the whole stack in one folder, the example pipeline through it, and what happened in the terminal."""
 
 from __future__ import annotations
 
@@ -7,27 +7,20 @@ import os
 import shutil
 import signal
 import time
-import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
 
 from airflow_horsies.embedded.errors import EmbeddedError
 from airflow_horsies.embedded.guard import PR_SET_PDEATHSIG, prctl
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.embedded.progress import Progress
-from airflow_horsies.embedded.stack import CONNECTION_ID, EmbeddedStack
-from airflow_horsies.models import RetryPolicy, TaskSpec, TaskState, TaskView
-
-if TYPE_CHECKING:
-    from airflow_horsies.hook import HorsiesHook
+from airflow_horsies.embedded.stack import EmbeddedStack
+from airflow_horsies.embedded.story import LAKE, REPORTS, WORKER_APP, Outcome, tell_story
+from airflow_horsies.models import TaskView
 
 DEFAULT_FOLDER = Path(".demo")
-TASKS_SECONDS = 180.0
 WATCH_SECONDS = 1.0
-PAGE = 500
 COLUMNS = ("TASK", "STATE", "ATTEMPT", "OUTCOME", "SECONDS", "RESULT OR ERROR")
 WIDEST_CELL = 75
 ONE_INTERRUPT_SECONDS = 1.0
@@ -35,35 +28,46 @@ ONE_INTERRUPT_SECONDS = 1.0
 _interrupted_at = float("-inf")
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """A task of the demo, what it shows and how it should end."""
-
-    shows: str
-    spec: TaskSpec
-    expected: TaskState
-    attempts: int = 1
-
-
-def run(folder: Path, *, once: bool, dags_folder: Path | None = None, end_with_parent: bool = False) -> int:
-    """Bring everything up, run the sample tasks, show them; then stay until Ctrl-C, unless ``once``."""
+def run(folder: Path, *, once: bool, dags_folder: Path, end_with_parent: bool = False) -> int:
+    """Bring everything up, tell the story, sum it up; then stay until Ctrl-C, unless ``once``."""
+    if not (dags_folder / "flights").is_dir():
+        raise EmbeddedError(
+            f"The example pipeline is not in {dags_folder.absolute()}: run the demo in the project's folder, or give "
+            "--dags the folder of its DAGs."
+        )
     _interrupt_on_signals()
     if end_with_parent:
         prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     print(f"airflow-horsies demo, in {folder.absolute()}")
     progress = Progress()
     ready = False
-    stack = EmbeddedStack(folder, durable=True, dags_folder=dags_folder, all_admins=True, step=progress.step)
+    stack = EmbeddedStack(
+        folder,
+        durable=True,
+        dags_folder=dags_folder,
+        worker_app=WORKER_APP,
+        worker_environ={
+            "PYTHONPATH": str(dags_folder.absolute()),
+            "FLIGHTS_LAKE": str(folder.absolute() / LAKE),
+            "HORSIES_REPORT_FOLDER": str(folder.absolute() / REPORTS),
+        },
+        all_admins=True,
+        step=progress.step,
+    )
+    began = time.monotonic()
     try:
         stack.start()
         os.environ.update(stack.environ())
-        as_expected = _run_samples(progress)
-        _print_addresses(stack)
+        outcome = tell_story(stack.airflow.base_url, progress)
+        print_summary(outcome, (time.monotonic() - began) / 60)
+        for problem in outcome.problems:
+            print(f"error: it is not so that {problem}; Airflow and the worker's log tell more")
+        _print_addresses(stack, outcome)
         ready = True
         if not once:
             print("\nCtrl-C stops everything; the data stay for the next time.", flush=True)
             _watch(stack)
-        return 0 if as_expected else 1
+        return 1 if outcome.problems else 0
     except KeyboardInterrupt:
         return 0 if ready else 130
     finally:
@@ -84,64 +88,22 @@ def clean(folder: Path) -> None:
     shutil.rmtree(folder)
 
 
-def samples() -> list[Sample]:
-    """One task of each kind."""
-    return [
-        Sample(
-            "a plain task",
-            TaskSpec(task_name="sample.add", kwargs={"a": 19, "b": 23}),
-            TaskState.COMPLETED,
-        ),
-        Sample(
-            "a failure that a retry heals",
-            TaskSpec(
-                task_name="sample.fail_once",
-                kwargs={"key": str(uuid.uuid4())},
-                retry_policy=RetryPolicy.fixed([1, 1], auto_retry_for=["TRY_AGAIN"], jitter=False),
-            ),
-            TaskState.COMPLETED,
-            attempts=2,
-        ),
-        Sample(
-            "a failure for good",
-            TaskSpec(
-                task_name="sample.fail_always",
-                kwargs={"reason": "this task always fails"},
-                retry_policy=RetryPolicy.fixed([1], auto_retry_for=["UNHANDLED_EXCEPTION"], jitter=False),
-            ),
-            TaskState.FAILED,
-            attempts=2,
-        ),
-        Sample(
-            "PySpark",
-            TaskSpec(task_name="sample.count_by_remainder", kwargs={"rows": 1_000_000, "divisor": 3}),
-            TaskState.COMPLETED,
-        ),
-    ]
-
-
-def _run_samples(progress: Progress) -> bool:
-    # Only now: Airflow reads its settings from the environment when it is imported.
-    from airflow_horsies.hook import HorsiesHook
-
-    asked = samples()
-    with HorsiesHook(CONNECTION_ID) as hook:
-        earlier = _count_tasks(hook)
-        with progress.step(f"Running {len(asked)} tasks through the hook (the first use of Spark takes a while)"):
-            ids = [hook.enqueue(sample.spec) for sample in asked]
-            tasks = hook.wait(ids, timeout_seconds=TASKS_SECONDS)
-    if earlier:
-        print(f"\n{earlier} task(s) of earlier runs are still in the database.")
-    print("\n" + attempts_table(tasks))
-    as_expected = True
-    for sample, task in zip(asked, tasks, strict=True):
-        if (task.state, len(task.attempts)) != (sample.expected, sample.attempts):
-            as_expected = False
-            print(
-                f"error: {sample.shows} ({task.task_name}) ended {task.state} after {len(task.attempts)} attempt(s), "
-                f"not {sample.expected} after {sample.attempts}; see the worker's log"
-            )
-    return as_expected
+def print_summary(outcome: Outcome, minutes: float) -> None:
+    """What happened, in a few lines."""
+    month, report = outcome.month, outcome.report
+    print(
+        f"\nIn {minutes:.1f} minutes {outcome.days['success']} days of January 2013 went through the pipeline: "
+        f"{month['flights']:,} flights,\n{month['cancelled']:,} of them cancelled, and "
+        f"{outcome.quarantined:,} rows kept aside by the quality gate."
+    )
+    print("\nOn 8 January the weather service did not answer. horsies tried again:\n")
+    print(attempts_table([outcome.healed]))
+    print("\nThe delivery of 1 February is damaged. No retry heals that, and it waits in the dead letters:\n")
+    print(attempts_table([outcome.broken]))
+    print(
+        f"\nThe reliability report counts {report['tasks']:,} tasks, {report['success_rate']:.1%} of them completed, "
+        f"with {report['retries']} retries:\n  {report['page']}"
+    )
 
 
 def attempts_table(tasks: Sequence[TaskView]) -> str:
@@ -169,17 +131,12 @@ def _shortened(text: str) -> str:
     return line if len(line) <= WIDEST_CELL else line[: WIDEST_CELL - 1] + "…"
 
 
-def _count_tasks(hook: HorsiesHook) -> int:
-    page = hook.list_tasks(limit=PAGE)
-    count = len(page.tasks)
-    while page.next:
-        page = hook.list_tasks(limit=PAGE, before=page.next)
-        count += len(page.tasks)
-    return count
-
-
-def _print_addresses(stack: EmbeddedStack) -> None:
-    print(f"\n  Airflow   {stack.airflow.base_url}   (no log-in; reachable from this machine only)")
+def _print_addresses(stack: EmbeddedStack, outcome: Outcome) -> None:
+    print("\nTo open (no log-in; reachable from this machine only):")
+    width = max(map(len, outcome.links))
+    for title, link in outcome.links.items():
+        print(f"  {title:{width}}  {link}")
+    print(f"\n  Airflow   {stack.airflow.base_url}")
     print(f"  Logs      {stack.airflow.folder / 'logs'}")
     print(f"            {stack.worker.process.log}")
     print(f"  Settings  {stack.folder / 'environment'}   (for a shell: set -a; . that file; airflow …)", flush=True)

@@ -13,6 +13,24 @@ TERMINAL_TICK_SECONDS = 0.5
 LOG_TICK_SECONDS = 10.0
 
 
+class Step:
+    """A step under way: ``tell`` what it is at, to have it shown beside the seconds."""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._began = time.monotonic()
+        self._told = ""
+
+    def tell(self, told: str) -> None:
+        self._told = told
+
+    def line(self) -> str:
+        return f"{self._title} … {time.monotonic() - self._began:.0f} s" + (f": {self._told}" if self._told else "")
+
+    def last_line(self, outcome: str) -> str:
+        return f"{self._title}: {outcome}{time.monotonic() - self._began:.1f} s"
+
+
 class Progress:
     """Prints each step with its seconds; on a terminal they count up in place."""
 
@@ -21,29 +39,29 @@ class Progress:
         self._in_place = stream.isatty()
 
     @contextlib.contextmanager
-    def step(self, title: str) -> Iterator[None]:
+    def step(self, title: str) -> Iterator[Step]:
         """Show a step while it lasts."""
-        began = time.monotonic()
+        step = Step(title)
         ended = threading.Event()
-        self._show(f"  {title} …")
-        ticker = threading.Thread(target=self._tick, args=(title, began, ended), daemon=True)
+        self._show(f"{title} …")
+        ticker = threading.Thread(target=self._tick, args=(step, ended), daemon=True)
         ticker.start()
         outcome = "failed after "
         try:
-            yield
+            yield step
             outcome = ""
         finally:
             ended.set()
             ticker.join()
-            self._show(f"  {title}: {outcome}{time.monotonic() - began:.1f} s", last=True)
+            self._show(step.last_line(outcome), last=True)
 
-    def _tick(self, title: str, began: float, ended: threading.Event) -> None:
+    def _tick(self, step: Step, ended: threading.Event) -> None:
         while not ended.wait(TERMINAL_TICK_SECONDS if self._in_place else LOG_TICK_SECONDS):
-            self._show(f"  {title} … {time.monotonic() - began:.0f} s")
+            self._show(step.line())
 
     def _show(self, line: str, *, last: bool = False) -> None:
         if not self._in_place:
-            print(line, file=self._stream, flush=True)
+            print(f"  {line}", file=self._stream, flush=True)
             return
         # Back to the first column, and erase what a longer line left.
-        print(f"\r{line}\x1b[K", file=self._stream, end="\n" if last else "", flush=True)
+        print(f"\r  {line}\x1b[K", file=self._stream, end="\n" if last else "", flush=True)

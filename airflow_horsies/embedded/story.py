@@ -1,0 +1,185 @@
+"""What the demo does with the stack: a month of real flights, a failure that heals, one that does not, and a report."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlsplit
+
+from airflow_horsies.embedded.airflow_api import ENDED, AirflowApi
+from airflow_horsies.embedded.errors import EmbeddedError
+from airflow_horsies.embedded.progress import Progress
+from airflow_horsies.embedded.stack import CONNECTION_ID
+from airflow_horsies.models import TaskInstanceKey, TaskState, TaskView
+
+if TYPE_CHECKING:
+    from airflow_horsies.hook import HorsiesHook
+
+DAILY, MONTHLY, WEEKLY = "flights_daily", "flights_monthly", "horsies_reliability"
+# The worker that the pipeline needs, and where it keeps what it makes.
+WORKER_APP = "flights.worker:app"
+LAKE, REPORTS = "lake", "reports"
+MONTH = "2013-01"
+FIRST, LAST = f"{MONTH}-01T00:00:00Z", f"{MONTH}-31T00:00:00Z"
+DAYS = 31
+HEALED_DAY, HEALED_TASK, HEALED_CODE = "2013-01-08", "enrich", "WEATHER_UNAVAILABLE"
+BROKEN_DAY, BROKEN_TASK, BROKEN_CODE = "2013-02-01", "validate", "QUALITY_GATE_FAILED"
+DAYS_AT_ONCE = 4
+LOOK_SECONDS = 1.0
+# On a slow machine a day takes its time; what makes no progress at all for so long is stuck.
+STUCK_SECONDS = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How it went, for the summary."""
+
+    days: Counter[str]
+    month: dict[str, Any]
+    quarantined: int
+    healed: TaskView
+    broken: TaskView
+    report: dict[str, Any]
+    links: dict[str, str]
+
+    @property
+    def problems(self) -> list[str]:
+        """What did not go as it should."""
+        expected = {
+            f"{DAYS} days succeeded": self.days == {"success": DAYS},
+            f"the roll-up of {MONTH} is complete": self.month.get("complete") is True,
+            f"the weather of {HEALED_DAY} was had in the second attempt": (
+                self.healed.state is TaskState.COMPLETED
+                and [each.error_code for each in self.healed.attempts] == [HEALED_CODE, None]
+            ),
+            f"{BROKEN_DAY} failed the quality gate": (
+                self.broken.state is TaskState.FAILED and self.broken.error_code == BROKEN_CODE
+            ),
+        }
+        return [what for what, holds in expected.items() if not holds]
+
+
+def tell_story(base_url: str, progress: Progress) -> Outcome:
+    """Run everything, or find what an earlier demo has run already."""
+    # Only now: Airflow reads its settings from the environment when it is imported.
+    from airflow_horsies.hook import HorsiesHook
+    from airflow_horsies.links import report_path
+
+    with AirflowApi(base_url) as api, HorsiesHook(CONNECTION_ID) as hook:
+        with progress.step("Airflow reads the DAGs") as step:
+            _until(lambda: not api.missing_dags((DAILY, MONTHLY, WEEKLY)), step.tell, "the DAGs")
+            for dag_id in (DAILY, MONTHLY, WEEKLY):
+                api.unpause(dag_id)
+        api.backfill(DAILY, FIRST, LAST, at_once=DAYS_AT_ONCE)
+        with progress.step(f"Backfilling January 2013 through {DAILY} (the first use of Spark takes a while)") as step:
+            days = _wait_for_days(api, step.tell)
+        with progress.step("The roll-up of the month, which its last day triggers") as step:
+            month = _wait_for_month(api, step.tell)
+        with progress.step(f"{BROKEN_DAY}, whose delivery is damaged") as step:
+            broken_run = f"manual__{BROKEN_DAY}"
+            api.trigger(DAILY, broken_run, logical_date=f"{BROKEN_DAY}T00:00:00Z")
+            _wait_for_run(api, DAILY, broken_run, step.tell)
+        with progress.step("The reliability report of this week") as step:
+            report = _make_report(api, step.tell)
+        healed_run = next(run["dag_run_id"] for run in days if run["logical_date"].startswith(HEALED_DAY))
+        last_run = days[-1]["dag_run_id"]
+        (shown,) = hook.reports(limit=1)
+        origin = f"http://{urlsplit(base_url).netloc}"
+        return Outcome(
+            days=Counter(run["state"] for run in days),
+            month=month,
+            quarantined=sum(
+                api.xcom(DAILY, run["dag_run_id"], "validate")["quarantined"]
+                for run in days
+                if run["state"] == "success"
+            ),
+            healed=_task_of(hook, healed_run, HEALED_TASK),
+            broken=_task_of(hook, broken_run, BROKEN_TASK),
+            report=report,
+            links={
+                "The pipeline's last day": f"{base_url}/dags/{DAILY}/runs/{quote(last_run)}",
+                "The healed task's attempts": (
+                    f"{base_url}/dags/{DAILY}/runs/{quote(healed_run)}/tasks/{HEALED_TASK}/plugin/horsies-task"
+                ),
+                "The report": f"{origin}{report_path(shown)}",
+            },
+        )
+
+
+def _wait_for_days(api: AirflowApi, tell: Callable[[str], None]) -> list[dict[str, Any]]:
+    runs: list[dict[str, Any]] = []
+
+    def all_ended() -> bool:
+        nonlocal runs
+        runs = api.runs(DAILY, logical_date_gte=FIRST, logical_date_lte=LAST)
+        states = Counter(run["state"] for run in runs)
+        done = sum(states[state] for state in ENDED)
+        failed = f", {states['failed']} of them failed" if states["failed"] else ""
+        tell(f"{done} of {DAYS} days done{failed}, {states['running']} under way")
+        return done == DAYS
+
+    _until(all_ended, tell, "the end of the backfill", progress=lambda: sum(run["state"] in ENDED for run in runs))
+    return sorted(runs, key=lambda run: str(run["logical_date"]))
+
+
+def _wait_for_month(api: AirflowApi, tell: Callable[[str], None]) -> dict[str, Any]:
+    """What the roll-up returned that found the month complete."""
+    found: dict[str, Any] = {}
+
+    def complete() -> bool:
+        for run in reversed(api.runs(MONTHLY)):
+            if run["state"] == "failed":
+                raise EmbeddedError(f"The run {run['dag_run_id']} of {MONTHLY} failed; Airflow shows why.")
+            if run["state"] == "success":
+                months = {each["month"]: each for each in api.xcom(MONTHLY, run["dag_run_id"], "roll_up")}
+                found.update(months.get(MONTH, {}))
+                return bool(found.get("complete"))
+        return False
+
+    _until(complete, tell, "the roll-up")
+    return found
+
+
+def _make_report(api: AirflowApi, tell: Callable[[str], None]) -> dict[str, Any]:
+    now = datetime.now(UTC)
+    monday = datetime(now.year, now.month, now.day, tzinfo=UTC) - timedelta(days=now.weekday())
+    run_id = f"demo__{now:%Y-%m-%dT%H%M%S}"
+    period = {"start": monday.isoformat(), "end": (monday + timedelta(days=7)).isoformat()}
+    api.trigger(WEEKLY, run_id, **period)
+    if _wait_for_run(api, WEEKLY, run_id, tell) != "success":
+        raise EmbeddedError(f"The run {run_id} of {WEEKLY} failed; Airflow shows why.")
+    report: dict[str, Any] = api.xcom(WEEKLY, run_id, "report")
+    return report
+
+
+def _wait_for_run(api: AirflowApi, dag_id: str, run_id: str, tell: Callable[[str], None]) -> str:
+    def state() -> str:
+        return str(api.run(dag_id, run_id)["state"])
+
+    _until(lambda: state() in ENDED, tell, f"the end of {dag_id}")
+    return state()
+
+
+def _until(
+    holds: Callable[[], bool], tell: Callable[[str], None], what: str, *, progress: Callable[[], object] = lambda: None
+) -> None:
+    seen: object = None
+    since = time.monotonic()
+    while not holds():
+        if (now := progress()) != seen:
+            seen, since = now, time.monotonic()
+        if time.monotonic() - since > STUCK_SECONDS:
+            raise EmbeddedError(f"Nothing has moved for {STUCK_SECONDS / 60:.0f} minutes while waiting for {what}.")
+        time.sleep(LOOK_SECONDS)
+
+
+def _task_of(hook: HorsiesHook, run_id: str, task_id: str) -> TaskView:
+    """What a task instance of the daily DAG submitted last."""
+    sent = hook.submissions_of(TaskInstanceKey(dag_id=DAILY, run_id=run_id, task_id=task_id))
+    if not sent:
+        raise EmbeddedError(f"The task {task_id} of {DAILY}, run {run_id}, has sent nothing; Airflow shows why.")
+    return hook.get_task(sent[-1].horsies_task_id)

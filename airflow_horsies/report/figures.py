@@ -1,0 +1,200 @@
+"""The figures of a report, computed by Spark from horsies' history."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+NOT_BY_AIRFLOW = "(not sent by Airflow)"
+SLOWEST = 20
+PERCENTILES = (0.5, 0.95, 0.99)
+STATES = ("COMPLETED", "FAILED", "EXPIRED", "CANCELLED")
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """
+    One row for each group of tasks that ended in the period.
+
+    :param groups: how the tasks of a group ended, and percentiles of how long they waited and ran. A group is a DAG, a
+        task, a queue or everything (``dimension``, ``value``), on a day or, where ``day`` is null, in the whole period.
+    :param errors: how often which error code was met in a group.
+    :param slowest: the attempts that took longest.
+    :param workers: what each worker did.
+    """
+
+    groups: DataFrame
+    errors: DataFrame
+    slowest: DataFrame
+    workers: DataFrame
+
+
+def compute_figures(tasks: DataFrame, attempts: DataFrame) -> Figures:
+    """
+    :param tasks: as :func:`ended_tasks` gives them.
+    :param attempts: as :func:`attempts_of` gives them.
+    """
+    return Figures(
+        groups=_groups(tasks, attempts),
+        errors=_errors(tasks, attempts),
+        slowest=attempts.orderBy(f.desc("run_seconds"), "horsies_task_id", "attempt").limit(SLOWEST),
+        workers=_workers(attempts),
+    )
+
+
+def ended_tasks(spark: SparkSession, start: datetime, end: datetime) -> DataFrame:
+    """The tasks that ended in the period, with the task instance that sent them."""
+    ended_at = f.col("finished_at")
+    tasks = (
+        _read(spark, "tasks")
+        .where(f.col("state").isin(*STATES) & (ended_at >= f.lit(start)) & (ended_at < f.lit(end)))
+        .select(
+            f.col("task_id").alias("horsies_task_id"),
+            "task_name",
+            "queue",
+            "state",
+            "error_code",
+            f.coalesce("sent_at", "enqueued_at").alias("sent_at"),
+            "finished_at",
+            f.to_date("finished_at").alias("day"),
+        )
+    )
+    return tasks.join(_senders(spark), "horsies_task_id", "left").withColumn(
+        "dag_id", f.coalesce("dag_id", f.lit(NOT_BY_AIRFLOW))
+    )
+
+
+def attempts_of(spark: SparkSession, tasks: DataFrame, end: datetime) -> DataFrame:
+    """The attempts at those tasks, each with what its task brings along.
+
+    Read after the tasks: those have ended, so all their attempts are there.
+    """
+    attempts = (
+        _read(spark, "attempts")
+        .where(f.col("finished_at") < f.lit(end))
+        .select(
+            f.col("task_id").alias("horsies_task_id"),
+            "attempt",
+            "outcome",
+            "will_retry",
+            f.col("error_code").alias("attempt_error_code"),
+            "started_at",
+            f.col("finished_at").alias("attempt_finished_at"),
+            "worker_id",
+            "hostname",
+        )
+    )
+    return attempts.join(tasks, "horsies_task_id").select(
+        "horsies_task_id",
+        "attempt",
+        "task_name",
+        "queue",
+        "dag_id",
+        "run_id",
+        "task_id",
+        "map_index",
+        "day",
+        "outcome",
+        "will_retry",
+        f.col("attempt_error_code").alias("error_code"),
+        "started_at",
+        _seconds("started_at", "attempt_finished_at").alias("run_seconds"),
+        # How long a task waits is told by its first attempt.
+        f.when(f.col("attempt") == 1, _seconds("sent_at", "started_at")).alias("wait_seconds"),
+        "worker_id",
+        "hostname",
+    )
+
+
+def _read(spark: SparkSession, table: str) -> DataFrame:
+    return spark.read.format("horsies").option("table", table).load()
+
+
+def _senders(spark: SparkSession) -> DataFrame:
+    """The first task instance that sent a task; one whose key was used before adopts the task of another."""
+    sent = f.struct("submitted_at", "dag_id", "run_id", "task_id", "map_index")
+    first = _read(spark, "submissions").groupBy("horsies_task_id").agg(f.min(sent).alias("sent"))
+    return first.select("horsies_task_id", "sent.dag_id", "sent.run_id", "sent.task_id", "sent.map_index")
+
+
+def _seconds(start: str, end: str) -> Column:
+    return (f.unix_micros(end) - f.unix_micros(start)) / f.lit(1_000_000)
+
+
+def _in_every_group(frame: DataFrame) -> DataFrame:
+    """Each row once for every group it belongs to."""
+    groups = [("all", f.lit("")), ("dag", f.col("dag_id")), ("task", f.col("task_name")), ("queue", f.col("queue"))]
+    return (
+        frame.withColumn("group", f.explode(f.array(*(_group(name, value) for name, value in groups))))
+        .withColumn("group_day", f.explode(f.array("day", f.lit(None).cast("date"))))
+        .select(
+            f.col("group.dimension").alias("dimension"), f.col("group.value").alias("value"), f.col("group_day"), "*"
+        )
+    )
+
+
+def _group(name: str, value: Column) -> Column:
+    return f.struct(f.lit(name).alias("dimension"), value.alias("value"))
+
+
+def _groups(tasks: DataFrame, attempts: DataFrame) -> DataFrame:
+    of_tasks = _in_every_group(tasks).select("dimension", "value", "group_day", "state")
+    of_attempts = _in_every_group(attempts).select(
+        "dimension", "value", "group_day", "attempt", "outcome", "run_seconds", "wait_seconds"
+    )
+    rows = of_tasks.unionByName(of_attempts, allowMissingColumns=True)
+    tasks_in = f.count("state")
+    figures = rows.groupBy("dimension", "value", f.col("group_day").alias("day")).agg(
+        tasks_in.alias("tasks"),
+        *(f.count_if(f.col("state") == state).alias(state.lower()) for state in STATES),
+        f.count("attempt").alias("attempts"),
+        f.count_if(f.col("attempt") > 1).alias("retries"),
+        f.count_if((f.col("attempt") > 1) & (f.col("outcome") == "COMPLETED")).alias("healed"),
+        *_percentiles("wait"),
+        *_percentiles("run"),
+    )
+    return figures.withColumn("success_rate", f.col("completed") / f.col("tasks")).orderBy("dimension", "value", "day")
+
+
+def _percentiles(what: str) -> list[Column]:
+    """Exact ones, between the two nearest values where none is in the place, as Postgres' percentile_cont has them."""
+    column = f"{what}_seconds"
+    return [f.percentile(column, each).alias(f"{what}_p{round(each * 100)}") for each in PERCENTILES]
+
+
+def _errors(tasks: DataFrame, attempts: DataFrame) -> DataFrame:
+    failed = attempts.where(f.col("outcome") != "COMPLETED")
+    # One that expired, was cancelled or could not even be begun.
+    without_attempt = tasks.where(f.col("state") != "COMPLETED").join(
+        failed.where(~f.col("will_retry")), "horsies_task_id", "left_anti"
+    )
+    columns = ("horsies_task_id", "dag_id", "task_name", "queue", "day")
+    met = failed.select(*columns, "error_code", "will_retry").unionByName(
+        without_attempt.select(*columns, f.coalesce("error_code", "state").alias("error_code")),
+        allowMissingColumns=True,
+    )
+    return (
+        _in_every_group(met.withColumn("error_code", f.coalesce("error_code", f.lit("(none)"))))
+        .groupBy("dimension", "value", f.col("group_day").alias("day"), "error_code")
+        .agg(
+            f.count("*").alias("times"),
+            f.count_distinct("horsies_task_id").alias("tasks"),
+            f.count_if(f.col("will_retry")).alias("retried"),
+        )
+        .orderBy("dimension", "value", "day", f.desc("times"), "error_code")
+    )
+
+
+def _workers(attempts: DataFrame) -> DataFrame:
+    return (
+        attempts.groupBy("hostname", "worker_id", "day")
+        .agg(
+            f.count("*").alias("attempts"),
+            f.count_if(f.col("outcome") != "COMPLETED").alias("failed"),
+            f.sum("run_seconds").alias("busy_seconds"),
+        )
+        .orderBy("hostname", "worker_id", "day")
+    )

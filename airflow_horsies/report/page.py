@@ -1,0 +1,262 @@
+"""A report as one HTML page that needs nothing else: no script, no file, no network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from functools import cache
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+from airflow_horsies.report.plots import Scale, Series, bars, lines
+
+Row = Mapping[str, Any]
+MOST_ROWS = 50
+NOTHING = "\u2013"
+STATES = ("completed", "failed", "expired", "cancelled")
+PERCENTILES = (("p50", "running"), ("p95", "expired"), ("p99", "failed"))
+GROUP_COLUMNS = ("Tasks", "Success", "Failed", "Expired", "Cancelled", "Retries", "Healed", "Wait p50 / p95 / p99")
+RUN_COLUMN = "Run p50 / p95 / p99"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Period:
+    """From ``start`` on, up to ``end``."""
+
+    start: datetime
+    end: datetime
+
+    @property
+    def key(self) -> str:
+        """Fit for the name of a folder."""
+        return "--".join(f"{each.astimezone(UTC):%Y-%m-%dT%H%M%S}" for each in (self.start, self.end))
+
+    @property
+    def days(self) -> list[date]:
+        first, last = self.start.astimezone(UTC).date(), (self.end - timedelta(microseconds=1)).astimezone(UTC).date()
+        return [first + timedelta(days=number) for number in range((last - first).days + 1)]
+
+
+def render_page(
+    period: Period,
+    *,
+    groups: Sequence[Row],
+    errors: Sequence[Row],
+    slowest: Sequence[Row],
+    workers: Sequence[Row],
+    made_at: datetime,
+) -> str:
+    """The rows are those of Figures."""
+    whole = [row for row in groups if row["day"] is None]
+    of_days = [row for row in groups if row["day"] is not None and row["dimension"] == "all"]
+    total = next((row for row in whole if row["dimension"] == "all"), None)
+    if total is None:
+        content = '<p class="empty">No task ended in this period.</p>'
+    else:
+        content = "".join(
+            [
+                _tiles(total, workers),
+                _plots(period, of_days),
+                _errors([row for row in errors if row["day"] is None and row["dimension"] == "all"]),
+                *(
+                    _group_table(title, [row for row in whole if row["dimension"] == dimension])
+                    for title, dimension in (("DAGs", "dag"), ("Tasks", "task"), ("Queues", "queue"))
+                ),
+                _days_table(of_days),
+                _slowest(slowest),
+                _workers(workers),
+            ]
+        )
+    return _template().format(
+        style=_style(),
+        period=escape(f"{_instant(period.start)} to {_instant(period.end)}, UTC"),
+        made_at=escape(_instant(made_at)),
+        content=content,
+    )
+
+
+@cache
+def _template() -> str:
+    return _file("page.html")
+
+
+@cache
+def _style() -> str:
+    return _file("page.css")
+
+
+def _file(name: str) -> str:
+    return files("airflow_horsies.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _tiles(total: Row, workers: Sequence[Row]) -> str:
+    bad = total["tasks"] - total["completed"]
+    tiles = [
+        ("Tasks that ended", number(total["tasks"]), f"{number(bad)} of them not completed"),
+        ("Success rate", percent(total["success_rate"]), f"{number(total['completed'])} completed"),
+        ("Retries", number(total["retries"]), f"{number(total['healed'])} tasks healed by one"),
+        ("Wait, p95", seconds(total["wait_p95"]), f"median {seconds(total['wait_p50'])}"),
+        ("Run time, p95", seconds(total["run_p95"]), f"median {seconds(total['run_p50'])}"),
+        ("Workers", number(len({row["worker_id"] for row in workers})), f"{number(total['attempts'])} attempts"),
+    ]
+    return f'<div class="tiles">{"".join(_tile(*tile) for tile in tiles)}</div>'
+
+
+def _tile(title: str, figure: str, note: str) -> str:
+    return f"<div><h3>{escape(title)}</h3><strong>{escape(figure)}</strong><small>{escape(note)}</small></div>"
+
+
+def _plots(period: Period, rows: Sequence[Row]) -> str:
+    of_day = {row["day"]: row for row in rows}
+    days = period.days
+    labels = [f"{day:%a} {day.day}" for day in days]
+
+    def values(name: str) -> list[float | None]:
+        return [of_day[day][name] if day in of_day else None for day in days]
+
+    plots = [
+        bars("Tasks that ended", labels, [Series(name, name, values(name)) for name in STATES], number),
+        lines(
+            "Success rate",
+            labels,
+            [Series("of tasks", "completed", values("success_rate"))],
+            percent,
+            Scale((0, 0.25, 0.5, 0.75, 1)),
+        ),
+    ]
+    for title, what in (("Wait, from sending to the first attempt", "wait"), ("Run time of attempts", "run")):
+        series = [Series(name, colour, values(f"{what}_{name}")) for name, colour in PERCENTILES]
+        scale = Scale.over_powers(value for each in series for value in each.values)
+        plots.append(lines(title, labels, series, seconds, scale))
+    return f'<section><h2>By day</h2><div class="plots">{"".join(plots)}</div></section>'
+
+
+def _errors(rows: Sequence[Row]) -> str:
+    most = max((row["times"] for row in rows), default=0)
+    cells = [
+        [
+            f"<code>{escape(row['error_code'])}</code>",
+            _bar(row["times"] / most, "failed") + escape(number(row["times"])),
+            escape(number(row["tasks"])),
+            escape(number(row["retried"])),
+        ]
+        for row in rows[:MOST_ROWS]
+    ]
+    return _section("Error codes", ("Code", "Times", "Tasks", "Of them retried"), cells, len(rows), "Nothing failed.")
+
+
+def _group_table(title: str, rows: Sequence[Row]) -> str:
+    rows = sorted(rows, key=lambda row: (-row["tasks"], row["value"]))
+    cells = [[f"<code>{escape(row['value'])}</code>", *_group_cells(row)] for row in rows[:MOST_ROWS]]
+    return _section(title, (title[:-1], *GROUP_COLUMNS, RUN_COLUMN), cells, len(rows))
+
+
+def _days_table(rows: Sequence[Row]) -> str:
+    cells = [
+        [escape(f"{row['day']:%A, %-d %B}"), *_group_cells(row)] for row in sorted(rows, key=lambda row: row["day"])
+    ]
+    return _section("Days", ("Day", *GROUP_COLUMNS, RUN_COLUMN), cells, len(cells))
+
+
+def _group_cells(row: Row) -> list[str]:
+    percentiles = [
+        escape(" / ".join(seconds(row[f"{what}_{name}"]) for name, _ in PERCENTILES)) for what in ("wait", "run")
+    ]
+    counts = [escape(number(row[name])) for name in ("failed", "expired", "cancelled", "retries", "healed")]
+    rate = _bar(row["success_rate"], "completed") + escape(percent(row["success_rate"]))
+    return [escape(number(row["tasks"])), rate, *counts, *percentiles]
+
+
+def _slowest(rows: Sequence[Row]) -> str:
+    longest = max((row["run_seconds"] for row in rows), default=0) or 1
+    cells = [
+        [
+            f"<code>{escape(row['task_name'])}</code>",
+            f"<code>{escape(_sender(row))}</code>",
+            escape(number(row["attempt"])),
+            escape(row["outcome"].lower()),
+            _bar(row["run_seconds"] / longest, "running") + escape(seconds(row["run_seconds"])),
+            escape(_instant(row["started_at"])),
+            escape(row["hostname"] or NOTHING),
+        ]
+        for row in rows
+    ]
+    columns = ("Task", "Sent by", "Attempt", "Outcome", "Run time", "Started", "Worker's host")
+    return _section("Slowest attempts", columns, cells, len(cells), "No attempt was made.")
+
+
+def _sender(row: Row) -> str:
+    if row["run_id"] is None:
+        return str(row["dag_id"])
+    mapped = "" if row["map_index"] is None or row["map_index"] < 0 else f"[{row['map_index']}]"
+    return f"{row['dag_id']}.{row['task_id']}{mapped}, {row['run_id']}"
+
+
+def _workers(rows: Sequence[Row]) -> str:
+    sums: dict[tuple[str, str], list[float]] = {}
+    for row in rows:
+        of_worker = sums.setdefault((row["hostname"] or NOTHING, row["worker_id"] or NOTHING), [0, 0, 0])
+        for at, name in enumerate(("attempts", "failed", "busy_seconds")):
+            of_worker[at] += row[name] or 0
+    all_busy = sum(busy for _, _, busy in sums.values()) or 1
+    cells = [
+        [
+            escape(hostname),
+            f"<code>{escape(worker_id)}</code>",
+            escape(number(attempts)),
+            escape(number(failed)),
+            escape(seconds(busy)),
+            _bar(busy / all_busy, "running") + escape(percent(busy / all_busy)),
+        ]
+        for (hostname, worker_id), (attempts, failed, busy) in sorted(sums.items(), key=lambda item: -item[1][2])
+    ]
+    columns = ("Host", "Worker", "Attempts", "Not completed", "Busy", "Share of the work")
+    return _section("Workers", columns, cells[:MOST_ROWS], len(cells), "No worker made an attempt.")
+
+
+def _section(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], found: int, empty: str = "None."
+) -> str:
+    """The cells are markup already."""
+    if not rows:
+        return f"<section><h2>{escape(title)}</h2><p>{escape(empty)}</p></section>"
+    head = "".join(f'<th scope="col">{escape(column)}</th>' for column in columns)
+    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
+    more = f"<p>The first {len(rows)} of {number(found)}; the parquet files have all.</p>" if found > len(rows) else ""
+    return (
+        f'<section><h2>{escape(title)}</h2><div class="scroll"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>{more}</section>"
+    )
+
+
+def _bar(part: float, colour: str) -> str:
+    return f'<svg class="bar" viewBox="0 0 100 8"><rect class="{colour}" width="{100 * part:.1f}" height="8"/></svg>'
+
+
+def _instant(instant: datetime) -> str:
+    return f"{instant.astimezone(UTC):%Y-%m-%d %H:%M}"
+
+
+def number(value: float) -> str:
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}"
+
+
+def percent(part: float | None) -> str:
+    """100 % only where it is all of them."""
+    if part is None:
+        return NOTHING
+    rounded = f"{100 * part:.1f}"
+    if rounded == "100.0" and part < 1:
+        return "> 99.9 %"
+    return f"{rounded.removesuffix('.0')} %"
+
+
+def seconds(value: float | None) -> str:
+    if value is None:
+        return NOTHING
+    for least, divisor, unit in ((3600, 3600, "h"), (120, 60, "min"), (1, 1, "s")):
+        if value >= least:
+            return f"{value / divisor:.3g} {unit}" if value / divisor < 1000 else f"{value / divisor:,.0f} {unit}"
+    return f"{value * 1000:.3g} ms"

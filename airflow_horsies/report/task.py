@@ -1,0 +1,118 @@
+"""The task that makes the report, for an app of workers."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+from horsies import Horsies
+from pydantic import AwareDatetime
+from pyspark.sql import DataFrame, SparkSession
+
+from airflow_horsies.database import Session
+from airflow_horsies.ledger.reports import save_report
+from airflow_horsies.ledger.schema import migrate
+from airflow_horsies.models import Report
+from airflow_horsies.report.figures import Figures, attempts_of, compute_figures, ended_tasks
+from airflow_horsies.report.page import Period, render_page
+from airflow_horsies.spark.connecting import find_database
+from airflow_horsies.wire.statement import Script
+from airflow_horsies.worker import TaskFault, progress, spark_task
+from airflow_horsies.worker.settings import SettingsError
+
+REPORT_TASK = "horsies.reliability_report"
+REPORT_NAME = "reliability"
+FOLDER = "HORSIES_REPORT_FOLDER"
+TABLES = tuple(each.name for each in fields(Figures))
+
+
+def add_report_task(app: Horsies, *, folder: str | None = None, name: str = REPORT_TASK, **options: Any) -> None:
+    """
+    Register the task that makes the reliability report of a period, with the arguments ``start`` and ``end``.
+
+    .. code-block:: python
+
+        app = horsies_app()
+        add_report_task(app, folder="s3a://lake/horsies")
+
+    :param app: the app, as ``horsies_app`` makes it.
+    :param folder: where the figures are written as parquet; in a folder of the worker's machine also the page itself
+        [``HORSIES_REPORT_FOLDER``].
+    :param name: what operators call the task.
+    :param options: as those of ``spark_task``.
+    """
+    place = folder or os.environ.get(FOLDER)
+    if not place:
+        raise SettingsError(f"The report has no folder: give add_report_task() one, or set {FOLDER}.")
+
+    @spark_task(app, name, **options)
+    def reliability_report(spark: SparkSession, *, start: AwareDatetime, end: AwareDatetime) -> dict[str, Any]:
+        """Of the tasks that ended from ``start`` on, before ``end``."""
+        if end <= start:
+            raise TaskFault("BAD_INPUT", f"end ({end.isoformat()}) is not after start ({start.isoformat()})")
+        return write_report(spark, Period(start=start, end=end), place)
+
+
+def write_report(spark: SparkSession, period: Period, folder: str) -> dict[str, Any]:
+    """Compute the figures, write them below the folder, and hand the page to Airflow's web server."""
+    # A day is one of UTC.
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    progress(0, len(TABLES) + 1, "reading the tasks that ended")
+    tasks = ended_tasks(spark, period.start, period.end).cache()
+    found = tasks.count()
+    attempts = attempts_of(spark, tasks, period.end).cache()
+    print(f"{found:,} tasks ended from {period.start} to {period.end}")
+    figures = compute_figures(tasks, attempts)
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for done, table in enumerate(TABLES, start=1):
+        progress(done, len(TABLES) + 1, f"computing the {table}")
+        rows[table] = _write_table(spark, getattr(figures, table), f"{folder}/{table}/period={period.key}")
+    page = render_page(period, **rows, made_at=datetime.now(UTC))
+    place = _write_page(page, folder, period)
+    report = Report(name=REPORT_NAME, period_start=period.start, period_end=period.end, location=place or folder)
+    _show_in_airflow(report, page)
+    total = next((row for row in rows["groups"] if row["dimension"] == "all" and row["day"] is None), None)
+    return {
+        "tasks": found,
+        "success_rate": total and total["success_rate"],
+        "retries": total and total["retries"],
+        "folder": folder,
+        "page": place,
+    }
+
+
+def _write_table(spark: SparkSession, frame: DataFrame, uri: str) -> list[dict[str, Any]]:
+    """The rows are few: they are computed once, for the file and for the page."""
+    rows = frame.collect()
+    spark.createDataFrame(rows, frame.schema).coalesce(1).write.mode("overwrite").parquet(uri)
+    return [row.asDict() for row in rows]
+
+
+def _write_page(page: str, folder: str, period: Period) -> str | None:
+    """Where it was written; None where the folder is none of this machine."""
+    scheme = urlsplit(folder).scheme
+    if scheme not in ("", "file"):
+        return None
+    place = Path(url2pathname(urlsplit(folder).path) if scheme else folder).absolute() / "pages" / f"{period.key}.html"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    staged = place.with_suffix(f".{os.getpid()}.tmp")
+    staged.write_text(page, encoding="utf-8")
+    staged.replace(place)
+    return str(place)
+
+
+def _show_in_airflow(report: Report, page: str) -> None:
+    def script() -> Script[None]:
+        yield from migrate()
+        yield from save_report(report, page)
+
+    session = Session(find_database(None))
+    try:
+        session.run(script)
+    finally:
+        session.close()

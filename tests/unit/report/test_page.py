@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from airflow_horsies.report.page import MOST_ROWS, Period, number, percent, render_page, seconds
+from tests.unit.report.rows import MONDAY, WEEK, attempt, error, group, sample, worker
+
+MADE_AT = datetime(2026, 1, 12, 3, 4, tzinfo=UTC)
+NOBODY: dict[str, list[dict[str, Any]]] = {"groups": [], "errors": [], "slowest": [], "workers": []}
+HOSTILE = "</style><script>alert('x')</script><img src=x onerror=alert(1)>{style}"
+
+
+class Outline(HTMLParser):
+    """The tags of a page, their attributes, and its words."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.words: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+    def handle_data(self, data: str) -> None:
+        if data.strip():
+            self.words.append(data.strip())
+
+
+def test_a_page_shows_totals_days_groups_errors_attempts_and_workers() -> None:
+    words = Outline(render_page(WEEK, **sample(), made_at=MADE_AT)).words
+    assert "2026-01-05 00:00 to 2026-01-12 00:00, UTC" in words
+    assert "Made 2026-01-12 03:04 UTC by airflow-horsies." in words
+    for title in ("By day", "Error codes", "DAGs", "Tasks", "Queues", "Days", "Slowest attempts", "Workers"):
+        assert title in words
+    for word in ("90 %", "10 of them not completed", "WORKER_CRASHED", "(not sent by Airflow)", "Monday, 5 January"):
+        assert word in words
+    assert "sales.load[3], manual__1" in words
+    # 60 and 12 of 72 busy seconds.
+    assert words[words.index("w1") + 4] == "83.3 %"
+
+
+def test_a_page_needs_nothing_but_itself() -> None:
+    page = render_page(WEEK, **sample(), made_at=MADE_AT)
+    outline = Outline(page)
+    assert outline.tags.isdisjoint({"script", "link", "img", "iframe", "object", "base"})
+    assert outline.attributes.isdisjoint({"src", "href", "onclick", "style"})
+    assert re.search(r"url\(|@import|https?:", page) is None
+
+
+def test_hostile_words_stay_words() -> None:
+    rows = {
+        "groups": [group(), group(day=MONDAY.date()), *(group(each, HOSTILE) for each in ("dag", "task", "queue"))],
+        "errors": [error(HOSTILE)],
+        "slowest": [attempt(task_name=HOSTILE, dag_id=HOSTILE, run_id=HOSTILE, hostname=HOSTILE, outcome=HOSTILE)],
+        "workers": [worker(HOSTILE, HOSTILE)],
+    }
+    outline = Outline(render_page(WEEK, **rows, made_at=MADE_AT))
+    assert outline.tags.isdisjoint({"script", "img"})
+    assert outline.words.count(HOSTILE) == 9
+
+
+def test_a_period_without_tasks_says_so() -> None:
+    page = render_page(WEEK, **NOBODY, made_at=MADE_AT)
+    assert "No task ended in this period." in page
+    assert "<table" not in page
+
+
+def test_tasks_that_never_ran_have_no_times() -> None:
+    nothing = {f"{what}_{name}": None for what in ("wait", "run") for name in ("p50", "p95", "p99")}
+    rows = {**NOBODY, "groups": [group(**nothing), group(day=MONDAY.date(), **nothing)]}
+    words = Outline(render_page(WEEK, **rows, made_at=MADE_AT)).words
+    assert "median \u2013" in words
+    assert {"Nothing failed.", "No attempt was made.", "No worker made an attempt."} <= set(words)
+
+
+def test_long_tables_are_cut_and_say_so() -> None:
+    rows = {**NOBODY, "groups": [group(), *(group("task", f"task {each}") for each in range(MOST_ROWS + 3))]}
+    words = Outline(render_page(WEEK, **rows, made_at=MADE_AT)).words
+    assert f"The first {MOST_ROWS} of {MOST_ROWS + 3}; the parquet files have all." in words
+
+
+def test_a_period_knows_the_days_it_touches() -> None:
+    assert [day.day for day in WEEK.days] == [5, 6, 7, 8, 9, 10, 11]
+    assert WEEK.key == "2026-01-05T000000--2026-01-12T000000"
+    evening = Period(start=MONDAY + timedelta(hours=23), end=MONDAY + timedelta(hours=25))
+    assert [day.day for day in evening.days] == [5, 6]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "\u2013"),
+        (0, "0 ms"),
+        (0.0123, "12.3 ms"),
+        (1, "1 s"),
+        (61.25, "61.2 s"),
+        (150, "2.5 min"),
+        (5400, "1.5 h"),
+    ],
+)
+def test_seconds(value: float | None, text: str) -> None:
+    assert seconds(value) == text
+
+
+@pytest.mark.parametrize(
+    ("part", "text"), [(None, "\u2013"), (0, "0 %"), (1, "100 %"), (0.99999, "> 99.9 %"), (0.905, "90.5 %")]
+)
+def test_percent(part: float | None, text: str) -> None:
+    assert percent(part) == text
+
+
+def test_number() -> None:
+    assert [number(each) for each in (0, 1234567, 2.5)] == ["0", "1,234,567", "2.5"]
