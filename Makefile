@@ -6,7 +6,7 @@ export PYTHON
 # They would reach into the virtual environment.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
-.PHONY: help demo test test-slow screenshots browser check lint test-airflow-side test-matrix test-releases bench venv clean
+.PHONY: help demo docs test test-slow screenshots browser check lint test-airflow-side test-matrix test-releases bench venv clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1|\2/p' Makefile | while IFS='|' read -r name what; do \
@@ -27,6 +27,9 @@ test-slow: venv  ## what 'make test' leaves out for its time: clusters, deaths o
 screenshots: venv browser  ## pictures of the pages in the Airflow UI, into tests/screenshots
 	@mkdir -p tests/screenshots
 	SCREENSHOTS=tests/screenshots .venv/bin/python -m pytest tests/acceptance/test_ui.py $(ARGS)
+
+docs: venv  ## airflow_horsies/docs/reference.md, from the code
+	AIRFLOW_HOME="$(CURDIR)/.cache/docs" .venv/bin/python -W ignore -m tests.docs.reference
 
 check: lint  ## before a commit: lint and unit tests
 	.venv/bin/python -m pytest tests/unit $(ARGS)

@@ -53,6 +53,7 @@ class RetryPolicy:
     :param max_retries: attempts after the first, 1 to 20.
     :param intervals: seconds to wait before each retry (fixed), or the one base interval (exponential).
     :param auto_retry_for: error codes that are retried; any other code fails the task at once.
+    :param backoff_strategy: ``fixed``, or ``exponential`` for waits that double.
     :param jitter: spread each wait by up to a quarter, so that many tasks do not come back at once.
     :param max_delay_seconds: upper bound of a wait.
     """

@@ -129,7 +129,7 @@ class HorsiesBatchOperator(HorsiesTaskOperator):
     :param items: the arguments of each task; templated, or the output of an upstream task.
     :param max_failures: how many tasks may fail, expire or be cancelled; with more, the rest is cancelled and the
         Airflow task fails.
-    :param min_success: how many tasks must complete.
+    :param min_success: how many tasks must complete; the stricter of this and ``max_failures`` counts.
     :param show_logs: show what the tasks log and print while they run, each line with the place of its task in
         ``items``; a large batch writes a lot.
 

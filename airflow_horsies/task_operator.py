@@ -41,6 +41,7 @@ class HorsiesTaskOperator(BaseOperator):
     """
     What the operators that send horsies tasks have in common; use one of its subclasses.
 
+    :param task_name: the name under which the task is registered on the workers.
     :param queue: the horsies queue. It is not Airflow's queue of the same name, which stays as it is.
     :param horsies_queue: the same, and stronger; use it in ``partial()`` with an executor that has queues of its own.
     :param priority: 1 (first) to 100 (last), within the queue.

@@ -28,6 +28,8 @@ def mask(value: str) -> str:
     .. code-block:: python
 
         key = mask(read_key_from_vault())
+
+    :param value: the secret; one of fewer than five characters is not masked.
     """
     if isinstance(value, str):
         # Lines are looked at one by one.

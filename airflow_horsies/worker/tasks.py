@@ -81,6 +81,11 @@ def python_task(
         @python_task(app, "reports.send")
         def send_report(*, to: str) -> None:
             ...
+
+    :param app: the app, as ``horsies_app`` makes it.
+    :param name: what operators call the task.
+    :param stop_at_good_until: stop the task when its ``good_until`` passes while it runs.
+    :param options: options of horsies' own ``app.task``.
     """
     return _registering(app, name, None, stop_at_good_until, options, with_spark=False)
 

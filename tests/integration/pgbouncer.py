@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -46,24 +47,41 @@ def _unpack_from_debian() -> None:
 
 
 @contextmanager
-def pgbouncer(postgres: EmbeddedPostgres, folder: Path, *, pool_mode: str) -> Iterator[int]:
-    """The port of a running PgBouncer."""
+def pgbouncer(
+    postgres: EmbeddedPostgres,
+    folder: Path,
+    *,
+    pool_mode: str = "transaction",
+    settings: str | None = None,
+    users: Mapping[str, str] | None = None,
+    database: str = "postgres",
+) -> Iterator[int]:
+    """The port of a running PgBouncer.
+
+    :param settings: those of a guide; its address, port and file of users are replaced.
+    :param users: names to passwords; the first is used to see that it answers.
+    """
     program = find_pgbouncer()
     [port] = free_ports(1)
-    info = postgres.conninfo()
-    users = folder / "users.txt"
-    users.write_text(f'"{info["user"]}" "{info["password"]}"\n')
-    settings = folder / "pgbouncer.ini"
-    settings.write_text(
+    info = postgres.conninfo(database)
+    known = dict(users or {info["user"]: info["password"]})
+    info["user"], info["password"] = next(iter(known.items()))
+    user_file = folder / "users.txt"
+    user_file.write_text("".join(f'"{name}" "{password}"\n' for name, password in known.items()))
+    text = settings or (
         f"[databases]\n* = host={info['host']} port={info['port']}\n"
-        f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n"
-        f"auth_type = trust\nauth_file = {users}\npool_mode = {pool_mode}\n"
+        "[pgbouncer]\nlisten_addr =\nlisten_port =\nauth_file =\n"
+        f"auth_type = trust\npool_mode = {pool_mode}\n"
         "ignore_startup_parameters = extra_float_digits\n"
     )
+    for name, value in {"listen_addr": "127.0.0.1", "listen_port": port, "auth_file": user_file}.items():
+        text = re.sub(rf"^{name} =.*$", f"{name} = {value}", text, flags=re.MULTILINE)
+    settings_file = folder / "pgbouncer.ini"
+    settings_file.write_text(f"{text}unix_socket_dir =\n")
     run_as = None
     if os.geteuid() == 0:
         run_as = RunAs.nobody()
-        for path in (folder, users, settings):
+        for path in (folder, user_file, settings_file):
             os.chown(path, run_as.uid, run_as.gid)
         for parent in (folder, *folder.parents):
             if not parent.stat().st_mode & 0o001:
@@ -71,7 +89,7 @@ def pgbouncer(postgres: EmbeddedPostgres, folder: Path, *, pool_mode: str) -> It
     libraries = next(CACHE.glob("usr/lib/*-linux-gnu"), CACHE)
     process = GuardedProcess(
         "PgBouncer",
-        [program, settings],
+        [program, settings_file],
         log=folder / "pgbouncer.log",
         environ={"PATH": os.defpath, "LD_LIBRARY_PATH": str(libraries)},
         run_as=run_as,

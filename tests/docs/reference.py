@@ -1,0 +1,379 @@
+"""``reference.md``, from the code: ``make docs`` writes it, and a test compares it."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import inspect
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import MISSING, fields
+from typing import Any, get_args
+
+from airflow.cli.cli_config import GroupCommand
+from horsies.core.models.tasks import BUILTIN_CODE_REGISTRY
+
+from airflow_horsies.cli import get_cli_commands
+from airflow_horsies.connected_hook import LIBPQ_EXTRAS, OWN_EXTRAS
+from airflow_horsies.decorators import horsies_task
+from airflow_horsies.hook import HorsiesHook
+from airflow_horsies.links import HorsiesAttemptsLink
+from airflow_horsies.models import RetryPolicy, TaskSpec
+from airflow_horsies.notifications import HorsiesNotifier
+from airflow_horsies.operators import HorsiesBatchOperator, HorsiesCancelOperator, HorsiesOperator
+from airflow_horsies.outcomes import HOPELESS_CODES, WORKER_LOST_CODES
+from airflow_horsies.provider_info import CONFIG, CONNECTION_TYPE
+from airflow_horsies.retry_policies import HorsiesRetryPolicy, Otherwise
+from airflow_horsies.sensors import HorsiesQueueSensor, HorsiesSensor, _DeferrableSensor
+from airflow_horsies.task_operator import HorsiesTaskOperator, WhenEndedBadly
+from airflow_horsies.worker import (
+    ERROR_CODES,
+    Queue,
+    TaskFault,
+    horsies_app,
+    mask,
+    progress,
+    python_task,
+    save_result,
+    settings,
+    spark_task,
+)
+from tests.docs.blocks import GUIDES
+
+REFERENCE = GUIDES / "reference.md"
+NAMED_TYPES = {
+    name: " | ".join(map(repr, get_args(kind)))
+    for name, kind in {"WhenEndedBadly": WhenEndedBadly, "Otherwise": Otherwise}.items()
+}
+
+VARIABLES = {
+    settings.DATABASE_URL: "horsies' database, as in `postgresql://user:password@host:5432/horsies`; needed",
+    settings.DIRECT_DATABASE_URL: "the same past a pooler in transaction mode; see [PgBouncer](pgbouncer.md)",
+    settings.QUEUES: "the queues to serve, as `NAME:PRIORITY:MAX_RUNNING`, separated by commas; `default` if not set",
+    settings.DEAD_AFTER_SECONDS: "a worker that gave no sign of life for so long is dead, and its tasks are recovered; "
+    f"{settings.DEFAULT_DEAD_AFTER.total_seconds():.0f}. Every worker looks after all tasks of the database, so give "
+    "all of them the same",
+    settings.SPARK_MASTER: f"where Spark runs; `{settings.DEFAULT_MASTER}`; see [Spark clusters](spark-clusters.md)",
+    settings.SPARK_CONF: "Spark's settings, as a JSON object",
+    settings.SPARK_HANG_SECONDS: "a JVM that leaves questions unanswered for so long is killed; "
+    f"{settings.DEFAULT_HANG_SECONDS}",
+    settings.LOG_LINES: f"lines kept of an attempt; {settings.DEFAULT_LOG_LINES}",
+    settings.RESULT_BYTES: f"how large the JSON of a result may be; {settings.DEFAULT_RESULT_BYTES}",
+}
+HEAD = """\
+# Reference
+
+Every name this package gives you. `make docs` writes this page from the code, and a test compares it with the code.
+
+Templated parameters may hold Jinja templates. Parameters of Airflow itself, such as `retries`, `execution_timeout` or
+`trigger_rule`, are not listed.
+"""
+
+
+def reference() -> str:
+    return "\n".join([HEAD, *_sections()]).rstrip() + "\n"
+
+
+def _sections() -> Iterator[str]:
+    yield "## Operators\n"
+    yield "From `airflow_horsies.operators`.\n"
+    yield from _class(HorsiesOperator)
+    yield from _class(HorsiesBatchOperator)
+    yield "### Parameters of both\n"
+    yield from _parameters(HorsiesTaskOperator)
+    yield from _class(HorsiesCancelOperator)
+    yield f"The first two have the extra link `{HorsiesAttemptsLink.name}`, which leads to the attempts of the task.\n"
+    yield "## Sensors\n"
+    yield "From `airflow_horsies.sensors`.\n"
+    yield from _class(HorsiesSensor, _DeferrableSensor)
+    yield from _class(HorsiesQueueSensor, _DeferrableSensor)
+    yield "## Decorator\n"
+    yield from _function(horsies_task, "@task.horsies")
+    yield "## Notifier\n"
+    yield "From `airflow_horsies.notifications`.\n"
+    yield from _class(HorsiesNotifier)
+    yield "## Retry policies\n"
+    yield "`RetryPolicy`, from `airflow_horsies.models`, tells horsies when to run a failed attempt again.\n"
+    yield from _class(RetryPolicy)
+    for factory in (RetryPolicy.fixed, RetryPolicy.exponential):
+        yield f"`RetryPolicy.{factory.__name__}{_signature(factory)}`: {_summary(factory)}\n"
+    yield "`HorsiesRetryPolicy`, from `airflow_horsies.retry_policies`, tells Airflow (3.3 and newer).\n"
+    yield from _class(HorsiesRetryPolicy)
+    yield "## Hook\n"
+    yield from _hook()
+    yield "## Connection\n"
+    yield from _connection()
+    yield "## Settings of Airflow\n"
+    yield "| setting | default | meaning |\n|---|---|---|"
+    for section, held in CONFIG.items():
+        for name, option in held["options"].items():
+            yield _row(f"`[{section}] {name}`", f"`{option['default']}`", option["description"])
+    yield ""
+    yield "## Worker\n"
+    yield "From `airflow_horsies.worker`. `python -m airflow_horsies.worker MODULE:APP` starts one.\n"
+    yield from _worker()
+    yield "## Error codes\n"
+    yield from _error_codes()
+    yield "## Exceptions\n"
+    yield from _exceptions()
+    yield "## Command line\n"
+    yield "`airflow horsies COMMAND`; on Airflow 3.1, `python -m airflow_horsies.cli COMMAND`.\n"
+    for group in get_cli_commands():
+        yield from _commands(f"airflow {group.name}", group.subcommands)
+
+
+# -- classes and functions -----------------------------------------------------------------------------------------
+
+
+def _class(cls: type, *bases: type) -> Iterator[str]:
+    yield f"### {cls.__name__}\n"
+    yield f"{_summary(cls)}\n"
+    yield from _parameters(cls, *bases)
+
+
+def _function(function: Callable[..., Any], name: str) -> Iterator[str]:
+    yield f"### {name}\n"
+    yield f"{_summary(function)}\n"
+    yield from _parameters(function)
+
+
+def _parameters(owner: Any, *bases: type) -> Iterator[str]:
+    """A table of parameters; one without a ``:param`` is an error."""
+    told = _param_docs(owner)
+    templated = {name.removeprefix("task_") for name in getattr(owner, "template_fields", ())}
+    templated |= set(getattr(owner, "template_fields", ()))
+    if "horsies_retry_policy" in templated and "retry_policy" not in templated:
+        templated.add("retry_policy")
+    if "horsies_queue" in templated:
+        templated.add("queue")
+    rows = []
+    for name, annotation, default in [each for one in (owner, *bases) for each in _signature_of(one)]:
+        if name not in told:
+            raise ValueError(f"{getattr(owner, '__qualname__', owner)}: the parameter {name} has no :param")
+        shown = f"`{name}`, templated" if name in templated else f"`{name}`"
+        rows.append(_row(shown, _type(annotation), _default(name, default), told.pop(name)))
+    inherited = {
+        name for base in getattr(owner, "__mro__", ())[1:] if "__init__" in vars(base) for name in _names_of(base)
+    }
+    if set(told) - inherited:
+        raise ValueError(f"{owner.__qualname__}: :param of no parameter: {sorted(set(told) - inherited)}")
+    if rows:
+        yield "| parameter | type | default | meaning |\n|---|---|---|---|"
+        yield from rows
+        yield ""
+
+
+def _signature_of(owner: Any) -> Iterator[tuple[str, str, Any]]:
+    if "__dataclass_fields__" in vars(owner):
+        for field in fields(owner):
+            factory = field.default_factory
+            yield (
+                field.name,
+                str(field.type),
+                factory()
+                if factory is not MISSING
+                else inspect.Parameter.empty
+                if field.default is MISSING
+                else field.default,
+            )
+        return
+    function = inspect.unwrap(vars(owner)["__init__"]) if isinstance(owner, type) else owner
+    # From the function as it was written: Airflow gives the initialisers of operators another signature.
+    code, annotations = function.__code__, function.__annotations__
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & inspect.CO_VARKEYWORDS)]
+    positional = names[: code.co_argcount]
+    defaults = dict(zip(reversed(positional), reversed(function.__defaults__ or ()), strict=False))
+    defaults |= function.__kwdefaults__ or {}
+    for name in names:
+        if name not in ("self", "base"):
+            yield name, annotations[name], defaults.get(name, inspect.Parameter.empty)
+
+
+def _names_of(base: type) -> set[str]:
+    return {name for name, _, _ in _signature_of(base)} if base.__module__.startswith("airflow_horsies.") else set()
+
+
+def _param_docs(owner: Any) -> dict[str, str]:
+    text = inspect.cleandoc(owner.__doc__ or "")
+    return {
+        name: _plain(" ".join(told.split()))
+        for name, told in re.findall(r"^:param (\w+): (.*?)(?=^:param |\n\n|\Z)", text, re.MULTILINE | re.DOTALL)
+    }
+
+
+def _summary(owner: Any) -> str:
+    """What stands before the example and the parameters."""
+    begins = r"^\.\. code-block|^:param |^Further parameters"
+    text = re.split(begins, inspect.cleandoc(owner.__doc__ or ""), flags=re.MULTILINE)[0]
+    return _plain(text.strip())
+
+
+def _signature(function: Callable[..., Any]) -> str:
+    parameters = [
+        parameter.replace(annotation=inspect.Parameter.empty)
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.name != "self"
+    ]
+    return str(inspect.Signature(parameters)).replace("frozenset({", "{").replace("})", "}")
+
+
+def _plain(text: str) -> str:
+    """Markdown for what docstrings write."""
+    text = re.sub(r":(?:class|meth|func):`~?(?:[\w.]+\.)?(\w+)`", r"`\1`", text)
+    return text.replace("``", "`")
+
+
+def _type(annotation: str) -> str:
+    return f"`{NAMED_TYPES.get(annotation, annotation)}`"
+
+
+def _default(name: str, default: Any) -> str:
+    if default is inspect.Parameter.empty:
+        return ""
+    if name == "deferrable":
+        return "`[operators] default_deferrable`"
+    if isinstance(default, tuple):
+        return f"`{[str(each) for each in default]}`"
+    return f"`{default!r}`".replace("datetime.", "")
+
+
+def _row(*cells: str) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+# -- the rest --------------------------------------------------------------------------------------------------------
+
+
+def _hook() -> Iterator[str]:
+    yield "`HorsiesHook(horsies_conn_id)`, from `airflow_horsies.hook`. Every method has an example in its docstring.\n"
+    yield "| method | what it does |\n|---|---|"
+    for name, method in inspect.getmembers(HorsiesHook, inspect.isfunction):
+        if not name.startswith("_") and method.__module__.startswith("airflow_horsies.") and method.__doc__:
+            first = " ".join(_summary(method).partition("\n\n")[0].split())
+            awaited = "await " if inspect.iscoroutinefunction(method) else ""
+            yield _row(f"`{awaited}{name}`", first)
+    yield ""
+    yield "### TaskSpec\n"
+    yield f"{_summary(TaskSpec)}\n"
+    yield from _parameters(TaskSpec)
+
+
+def _connection() -> Iterator[str]:
+    yield (
+        "A connection of type `horsies`: host, port, login, password and database as for Postgres. "
+        "Its extra may hold:\n"
+    )
+    yield "| key | meaning |\n|---|---|"
+    described = CONNECTION_TYPE["conn-fields"]
+    if set(described) != OWN_EXTRAS:
+        raise ValueError(f"not described in the connection form: {OWN_EXTRAS ^ set(described)}")
+    for name, field in described.items():
+        yield _row(f"`{name}`", field.get("description") or field["label"])
+    yield _row(", ".join(f"`{name}`" for name in sorted(LIBPQ_EXTRAS)), "handed to libpq as they are")
+    yield ""
+
+
+def _worker() -> Iterator[str]:
+    known = {value for value in vars(settings).values() if isinstance(value, str) and value.startswith("HORSIES_")}
+    if known != set(VARIABLES):
+        raise ValueError(f"settings without a meaning: {known ^ set(VARIABLES)}")
+    yield "### Environment of a worker\n"
+    yield "| variable | meaning |\n|---|---|"
+    for name, meaning in VARIABLES.items():
+        yield _row(f"`{name}`", meaning)
+    yield ""
+    yield from _function(horsies_app, "horsies_app")
+    yield from _class(Queue)
+    yield from _function(spark_task, "@spark_task")
+    yield from _function(python_task, "@python_task")
+    yield from _function(save_result, "save_result")
+    yield from _function(progress, "progress")
+    yield from _function(mask, "mask")
+    yield from _class(TaskFault)
+    yield "`ResultReference` is what `save_result` returns. `ERROR_CODES` holds the codes below.\n"
+
+
+def _error_codes() -> Iterator[str]:
+    yield "Of `airflow_horsies.worker`:\n"
+    yield "| code | a retry helps | Airflow tries again | meaning |\n|---|---|---|---|"
+    for code, told in ERROR_CODES.items():
+        yield _row(f"`{code}`", _yes(told.retry_helps), _yes(code not in HOPELESS_CODES), told.meaning)
+    yield ""
+    yield (
+        "A task fails with a code of its own by `raise TaskFault(code, message)`. Any other exception of the function "
+        "is horsies' own `UNHANDLED_EXCEPTION`, unless an `exception_mapper` names it. The message is the root cause "
+        "in a line or two; the whole trace is in the attempt's log.\n"
+    )
+    own = sorted(HOPELESS_CODES - set(ERROR_CODES))
+    yield (
+        f"Of horsies itself, Airflow does not try again after {_listed(own)}. "
+        f"{_listed(sorted(WORKER_LOST_CODES))} becomes `WorkerLost`. These are all of them:\n"
+    )
+    yield _listed(sorted(str(getattr(code, "value", code)) for code in BUILTIN_CODE_REGISTRY)) + ".\n"
+
+
+def _exceptions() -> Iterator[str]:
+    yield (
+        "From `airflow_horsies.exceptions`, where no other module is named. Indented ones are kinds of the one above.\n"
+    )
+    yield from _tree("HorsiesError", list(_error_classes()), 0)
+    yield ""
+
+
+def _error_classes() -> Iterator[tuple[str, str, list[str], str]]:
+    """Module, name, bases and docstring of every class that may be an exception; read, not imported."""
+    for path in sorted(GUIDES.parent.rglob("*.py"), key=lambda path: (path.name != "exceptions.py", path)):
+        module = ".".join(path.relative_to(GUIDES.parents[1]).with_suffix("").parts)
+        if "embedded" not in module:
+            for node in ast.parse(path.read_text()).body:
+                if isinstance(node, ast.ClassDef):
+                    bases = [base.id for base in node.bases if isinstance(base, ast.Name)]
+                    yield module, node.name, bases, (ast.get_docstring(node) or "").partition("\n\n")[0]
+
+
+def _tree(kind: str, classes: list[tuple[str, str, list[str], str]], depth: int) -> Iterator[str]:
+    (module, told) = next((module, told) for module, name, _, told in classes if name == kind)
+    where = "" if module == "airflow_horsies.exceptions" else f", from `{module}`"
+    yield f"{'  ' * depth}- `{kind}`{where}: {_plain(' '.join(told.split()))}"
+    for _, name, bases, _ in classes:
+        if bases and bases[0] == kind:
+            yield from _tree(name, classes, depth + 1)
+
+
+def _commands(prefix: str, commands: Iterable[Any]) -> Iterator[str]:
+    for command in commands:
+        if isinstance(command, GroupCommand):
+            yield from _commands(f"{prefix} {command.name}", command.subcommands)
+            continue
+        yield f"### {prefix} {command.name}\n"
+        yield f"{command.help}.\n"
+        yield "| argument | meaning |\n|---|---|"
+        for arg in command.args:
+            options = arg.kwargs
+            shown = options.get("metavar") or ""
+            flags = ", ".join(f"`{flag}`" for flag in arg.flags if flag.startswith("-"))
+            yield _row(flags or f"`{shown}`", _help(arg.flags, options))
+        yield ""
+
+
+def _help(flags: Iterable[str], options: dict[str, Any]) -> str:
+    # These are Airflow's own, and differ between its releases.
+    if "--output" in flags:
+        return "`table` (the default), `json`, `yaml` or `plain`"
+    if "--verbose" in flags:
+        return "Make logging output more verbose"
+    told = str(options.get("help", "")).replace(argparse.SUPPRESS, "")
+    return f"{told}; needed" if options.get("required") else told
+
+
+def _yes(holds: bool) -> str:
+    return "yes" if holds else "no"
+
+
+def _listed(codes: Iterable[str]) -> str:
+    return ", ".join(f"`{code}`" for code in codes)
+
+
+if __name__ == "__main__":
+    REFERENCE.write_text(reference())
+    print(f"wrote {REFERENCE.name}")
