@@ -26,7 +26,7 @@ test-slow: venv  ## what 'make test' leaves out for its time: clusters, deaths o
 
 screenshots: venv browser  ## pictures of the pages in the Airflow UI, into tests/screenshots
 	@mkdir -p tests/screenshots
-	SCREENSHOTS=tests/screenshots .venv/bin/python -m pytest tests/acceptance/test_ui.py $(ARGS)
+	SCREENSHOTS=tests/screenshots .venv/bin/python -m pytest tests/acceptance/test_ui.py tests/acceptance/test_demo.py $(ARGS)
 
 docs: venv  ## airflow_horsies/docs/reference.md, from the code
 	AIRFLOW_HOME="$(CURDIR)/.cache/docs" .venv/bin/python -W ignore -m tests.docs.reference

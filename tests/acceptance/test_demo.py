@@ -20,7 +20,7 @@ import pytest
 from playwright.sync_api import expect
 
 from airflow_horsies.embedded.guard import PR_SET_CHILD_SUBREAPER, descendants, prctl
-from tests.acceptance.browser import find_browser, open_browser
+from tests.acceptance.browser import SCREENSHOTS, find_browser, open_browser
 
 ONCE_SECONDS = 1500
 COMMAND = [sys.executable, "-m", "airflow_horsies.embedded"]
@@ -155,6 +155,7 @@ def test_the_report_opens_in_a_browser_without_a_network(finished: Finished) -> 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.skipif(find_browser() is None, reason="no Chromium or Chrome is installed")
 def test_a_second_start_finds_the_data_and_ctrl_c_leaves_nothing_behind(finished: Finished) -> None:
     with watching_descendants() as before:
         demo = start_demo(finished.folder)
@@ -171,6 +172,8 @@ def test_a_second_start_finds_the_data_and_ctrl_c_leaves_nothing_behind(finished
             with urllib.request.urlopen(f"{address[1]}/api/v2/monitor/health") as answer:
                 assert json.load(answer)["triggerer"]["status"] == "healthy"
 
+            open_links(output)
+
             refused = subprocess.run([*COMMAND, "demo", "--folder", finished.folder], capture_output=True, text=True)
             assert refused.returncode == 1
             assert f"in use by process {demo.pid}" in refused.stderr
@@ -183,6 +186,24 @@ def test_a_second_start_finds_the_data_and_ctrl_c_leaves_nothing_behind(finished
         finally:
             demo.kill()
             demo.communicate()
+
+
+def open_links(output: str) -> None:
+    """The three links, each in a browser that has never been here."""
+    for title, name, seen in (
+        ("The pipeline's last day", "pipeline", "marts"),
+        ("The healed task's attempts", "healed", "WEATHER_UNAVAILABLE"),
+        ("The report", "report", "Slowest attempts"),
+    ):
+        link = re.search(rf"{title} +(http\S+)", output)
+        assert link, output
+        with open_browser() as browser:
+            page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
+            page.goto(link[1])
+            inside = page if name != "healed" else page.frame_locator("iframe[title=Horsies]")
+            expect(inside.get_by_text(seen).first).to_be_visible(timeout=60_000)
+            if SCREENSHOTS:
+                page.screenshot(path=Path(SCREENSHOTS) / f"{name}.png")
 
 
 def test_a_folder_without_the_pipeline_is_refused(tmp_path: Path) -> None:

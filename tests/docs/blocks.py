@@ -40,7 +40,7 @@ RUNNERS = {
     "text tree": "each file of it exists",
 }
 # The guides that write my_tasks.py, in the order in which a reader would.
-TASK_GUIDES = ("write-a-task.md", "batch.md")
+TASK_GUIDES = ("write-a-task.md", "batch.md", "history-and-report.md")
 # Commands that need a machine, a cluster or an index that is not here, by their first word: looked at, and not run.
 CHECKED_COMMANDS = ("pip", "systemctl", "kubectl", "helm", "make", "python3.13")
 WORKER_COMMAND = "python -m airflow_horsies.worker my_tasks:app"
