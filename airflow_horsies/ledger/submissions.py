@@ -323,6 +323,10 @@ def scan_submissions(part: Slice) -> Statement:
     return Statement(sql_text(PACKAGE, "scan_submissions"), part.params)
 
 
+def sample_submissions(part: Slice, percent: float) -> Statement:
+    return Statement(sql_text(PACKAGE, "sample_submissions"), {**part.params, "percent": percent})
+
+
 def _key(namespace: str, instance: TaskInstanceKey) -> dict[str, str | int]:
     return {
         "namespace": namespace,

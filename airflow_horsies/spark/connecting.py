@@ -23,6 +23,14 @@ def find_database(service: str | None) -> Database:
     return Database(connect_args=args, listen_args=args)
 
 
+def open_reading(database: Database) -> psycopg.Connection[Any]:
+    """A connection whose transactions see one state of the database, and change nothing."""
+    connection: psycopg.Connection[Any] = database.connect()
+    connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    connection.read_only = True
+    return connection
+
+
 def _found(service: str | None) -> dict[str, Any]:
     if service is not None:
         return {"service": service}

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Self
+from typing import ClassVar, Self
 
 from airflow_horsies.exceptions import SourceError
-from airflow_horsies.spark.tables import Column, Table, find_table
+from airflow_horsies.spark.tables import ATTEMPTS, Column, Table, find_table
 
 BATCH_OPTIONS = ("table", "columns", "since", "until", "partitions", "snapshotSeconds", "service")
 SECRETS = ("url", "dsn", "conninfo", "password", "user", "passfile", "sslkey", "sslpassword", "host", "dbname")
 MOST_PARTITIONS = 1_000
-DEFAULT_SNAPSHOT_SECONDS = 60
+DEFAULT_ROWS_PER_BATCH = 100_000
+MOST_SNAPSHOT_SECONDS = 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +26,13 @@ class Options:
     since: datetime | None = None
     until: datetime | None = None
     partitions: int = 1
-    snapshot_seconds: int = DEFAULT_SNAPSHOT_SECONDS
+    snapshot_seconds: int | None = None
     service: str | None = None
 
     @classmethod
-    def parse(cls, given: Mapping[str, str]) -> Self:
+    def parse(cls, given: Mapping[str, str], *, also: tuple[str, ...] = ()) -> Self:
         named = {name.lower(): value for name, value in given.items()}
-        _require_known(named, BATCH_OPTIONS)
+        _require_known(named, (*BATCH_OPTIONS, *also))
         if "table" not in named:
             raise SourceError("no table: give option('table', ...) one of tasks, attempts, submissions, workers")
         table = find_table(named["table"])
@@ -45,9 +46,33 @@ class Options:
             since=since,
             until=until,
             partitions=_number(named, "partitions", 1, most=MOST_PARTITIONS),
-            snapshot_seconds=_number(named, "snapshotSeconds", DEFAULT_SNAPSHOT_SECONDS, most=86_400),
+            snapshot_seconds=_number(named, "snapshotSeconds", 0, most=MOST_SNAPSHOT_SECONDS) or None,
             service=named.get("service") or None,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """Checked options of a stream."""
+
+    read: Options
+    starts_at_earliest: bool
+    max_rows: int
+
+    NAMES: ClassVar = ("startingOffsets", "maxRowsPerBatch")
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> Self:
+        named = {name.lower(): value for name, value in given.items()}
+        _require_known(named, ("table", "columns", "service", *cls.NAMES))
+        read = Options.parse({name: named[name] for name in named if name in ("table", "columns", "service")})
+        if read.table.name != ATTEMPTS.name:
+            raise SourceError(f"{read.table.name} is no stream, as its rows change; only attempts can be streamed")
+        starts = named.get("startingoffsets", "latest").strip().lower()
+        if starts not in ("earliest", "latest"):
+            raise SourceError(f"startingOffsets is {starts!r}: write earliest or latest")
+        max_rows = _number(named, "maxRowsPerBatch", DEFAULT_ROWS_PER_BATCH, most=10_000_000)
+        return cls(read=read, starts_at_earliest=starts == "earliest", max_rows=max_rows)
 
 
 def _require_known(named: Mapping[str, str], known: tuple[str, ...]) -> None:

@@ -2,34 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 import pyarrow as pa
 from psycopg import sql
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from airflow_horsies.database import Database, run
-from airflow_horsies.exceptions import SourceError
+from airflow_horsies.database import run
+from airflow_horsies.exceptions import SnapshotGone, SourceError
 from airflow_horsies.models import Slice
-from airflow_horsies.spark.connecting import find_database
+from airflow_horsies.spark.connecting import find_database, open_reading
+from airflow_horsies.spark.filters import Conditions, narrowed
+from airflow_horsies.spark.keeper import Kept, keep
 from airflow_horsies.spark.options import Options
+from airflow_horsies.spark.planning import cut
 from airflow_horsies.spark.reading import read_batches
 from airflow_horsies.spark.scanning import copy_out, scan
 from airflow_horsies.spark.tables import Column, spark_schema
-from airflow_horsies.wire.checks import format_for_copy
+from airflow_horsies.wire.snapshots import format_for_copy, lock_part
 
-NO_CONDITION = sql.SQL("TRUE")
+UNREAD_SECONDS = 60
+SNAPSHOT_GONE = (
+    "the state of the database that this DataFrame was planned on is no longer kept. Make the DataFrame again to read "
+    "the present one; cache() it to use it more than once; or keep the state longer with option('snapshotSeconds', ...)"
+)
 
 
 @dataclass(frozen=True)
 class Part(InputPartition):
     """What one Spark task reads."""
 
+    number: int
     slice: Slice
+    kept: Kept | None
 
 
 class BatchReader(DataSourceReader):
@@ -38,31 +47,64 @@ class BatchReader(DataSourceReader):
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
         self._columns = columns_of(options, schema)
+        self._filters: list[Filter] = []
 
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
         database = find_database(options.service)
-        whole = Slice(since=options.since, until=options.until)
+        whole = narrowed(Slice(since=options.since, until=options.until), self._filters, options.table)
         # What is wrong with the database is told here, once, and not by each of the tasks.
-        with open_reading(database) as connection, database.translated():
+        with database.translated(), open_reading(database) as connection:
             run(connection, scan(options.table, whole))
-        return [Part(whole)]
+            slices = run(connection, cut(options.table, whole, options.partitions))
+        kept = None
+        if len(slices) > 1:
+            kept = keep(
+                service=options.service,
+                parts=len(slices),
+                snapshot_seconds=options.snapshot_seconds,
+                unread_seconds=UNREAD_SECONDS,
+            )
+        return [Part(number, each, kept) for number, each in enumerate(slices)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Part)  # noqa: S101
         database = find_database(self._options.service)
         with database.translated(), open_reading(database) as connection:
+            if partition.kept is not None:
+                _share(connection, partition.kept, partition.number)
             rows = run(connection, scan(self._options.table, partition.slice))
             run(connection, format_for_copy())
-            yield from read_batches(connection, copy_out(rows, self._columns, NO_CONDITION), rows.params, self._columns)
+            conditions = self._conditions()
+            query = copy_out(rows, self._columns, conditions.all)
+            yield from read_batches(connection, query, {**rows.params, **conditions.params}, self._columns)
+
+    def _conditions(self) -> Conditions:
+        conditions = Conditions(self._options.table.columns)
+        for each in self._filters:
+            conditions.add(each)
+        return conditions
 
 
-def open_reading(database: Database) -> psycopg.Connection[Any]:
-    """A connection whose transactions see one state of the database, and change nothing."""
-    connection: psycopg.Connection[Any] = database.connect()
-    connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-    connection.read_only = True
-    return connection
+class FilteringReader(BatchReader):
+    """Has Postgres evaluate what it can of a query's conditions."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        conditions = Conditions(self._options.table.columns)
+        for each in filters:
+            if conditions.add(each):
+                self._filters.append(each)
+            else:
+                yield each
+
+
+def _share(connection: psycopg.Connection[Any], kept: Kept, number: int) -> None:
+    """See what the planner saw, and show that this part is at work."""
+    try:
+        connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(kept.snapshot)))
+    except (psycopg.errors.UndefinedObject, psycopg.errors.InvalidParameterValue):
+        raise SnapshotGone(SNAPSHOT_GONE) from None
+    run(connection, lock_part(kept.read_key, number))
 
 
 def columns_of(options: Options, schema: StructType) -> tuple[Column, ...]:

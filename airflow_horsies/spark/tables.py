@@ -66,6 +66,9 @@ class Table:
 
     name: str
     columns: tuple[Column, ...]
+    # The time that since and until speak of.
+    time: str
+    relations: tuple[str, ...]
 
     def column(self, name: str) -> Column:
         for column in self.columns:
@@ -108,6 +111,8 @@ TASKS = Table(
         *_columns(Kind.BOOLEAN, "is_workflow_task"),
         *_columns(Kind.TEXT, "args kwargs result"),
     ),
+    time="enqueued_at",
+    relations=("horsies_tasks", "horsies_task_history"),
 )
 ATTEMPTS = Table(
     "attempts",
@@ -122,6 +127,8 @@ ATTEMPTS = Table(
         *_columns(Kind.INTEGER, "pid"),
         *_columns(Kind.TEXT, "process_name"),
     ),
+    time="finished_at",
+    relations=("horsies_task_attempts", "horsies_task_history"),
 )
 SUBMISSIONS = Table(
     "submissions",
@@ -133,6 +140,8 @@ SUBMISSIONS = Table(
         *_columns(Kind.TEXT, "base_url task_name queue"),
         *_columns(Kind.TIME, "good_until submitted_at"),
     ),
+    time="submitted_at",
+    relations=("airflow_horsies.submissions",),
 )
 WORKERS = Table(
     "workers",
@@ -147,6 +156,8 @@ WORKERS = Table(
         *_columns(Kind.DOUBLE, "memory_usage_mb memory_percent cpu_percent"),
         *_columns(Kind.TIME, "worker_started_at"),
     ),
+    time="snapshot_at",
+    relations=("horsies_worker_states",),
 )
 TABLES = {table.name: table for table in (TASKS, ATTEMPTS, SUBMISSIONS, WORKERS)}
 

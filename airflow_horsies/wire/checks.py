@@ -60,11 +60,6 @@ def read_server() -> Script[Server]:
     )
 
 
-def format_for_copy() -> Script[None]:
-    """How values are written, for the rest of the transaction."""
-    yield Statement(sql_text(PACKAGE, "format_for_copy"))
-
-
 def find_missing_privileges() -> Script[list[MissingPrivilege]]:
     """What of reading, sending and cancelling this user may not do."""
     rows = yield Statement(sql_text(PACKAGE, "find_missing_privileges"))

@@ -140,6 +140,30 @@ class Wire:
     def scan_workers(self, part: Slice) -> Statement:
         return Statement(sql_text(PACKAGE, "scan_workers"), part.params)
 
+    def sample_tasks(self, part: Slice, percent: float) -> Statement:
+        return Statement(self._sql("sample_tasks"), {**part.params, "percent": percent})
+
+    def sample_attempts(self, part: Slice, percent: float) -> Statement:
+        return Statement(self._sql("sample_attempts"), {**part.params, "percent": percent})
+
+    def sample_workers(self, part: Slice, percent: float) -> Statement:
+        return Statement(sql_text(PACKAGE, "sample_workers"), {**part.params, "percent": percent})
+
+    def tail_attempts(self, *, since: datetime | None, from_transaction: int, to_transaction: int) -> Statement:
+        """What became final in transactions from one up to another; ``since`` is a time before all of it."""
+        return Statement(
+            self._sql("tail_attempts"),
+            {"since": since, "from_transaction": from_transaction, "to_transaction": to_transaction},
+        )
+
+    def count_written(
+        self, *, since: datetime | None, from_transaction: int, to_transaction: int, limit: int
+    ) -> Statement:
+        return Statement(
+            self._sql("count_written"),
+            {"since": since, "from_transaction": from_transaction, "to_transaction": to_transaction, "limit": limit},
+        )
+
     def read_retention_classes(self) -> Statement:
         return Statement(self._sql("read_retention_classes"))
 

@@ -1,0 +1,168 @@
+"""A process that keeps one state of the database readable while the parts of a read are at work.
+
+The planner of a read starts it and ends; it ends by itself: with the driver, some time after the last part was read, or
+with its connection. ``python -m airflow_horsies.spark.keeper`` takes what it needs from its standard input.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import select
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from airflow_horsies.database import run
+from airflow_horsies.exceptions import DatabaseError, HorsiesError
+from airflow_horsies.spark.connecting import find_database, open_reading
+from airflow_horsies.wire.snapshots import export_snapshot, find_parts_being_read
+
+LOOK_SECONDS = 0.25
+# For a Spark task that is tried again.
+GRACE_SECONDS = 5.0
+START_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A state of the database that several readers share; ``read_key`` is what they lock to show that they do."""
+
+    snapshot: str
+    read_key: int
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a keeper is told."""
+
+    service: str | None
+    read_key: int
+    parts: int
+    snapshot_seconds: int | None
+    unread_seconds: int
+    driver_pid: int
+
+
+def keep(*, service: str | None, parts: int, snapshot_seconds: int | None, unread_seconds: int) -> Kept:
+    """Start a keeper and return when it keeps."""
+    order = Order(
+        service=service,
+        read_key=secrets.randbelow(2**31 - 2**20) + 2**20,
+        parts=parts,
+        snapshot_seconds=snapshot_seconds,
+        unread_seconds=unread_seconds,
+        driver_pid=find_driver(os.getpid()),
+    )
+    # Of a session of its own: what ends the planner, or a Ctrl-C for the driver, is not meant for it.
+    process = subprocess.Popen(
+        [sys.executable, "-m", "airflow_horsies.spark.keeper"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+    )
+    try:
+        said, _ = process.communicate(json.dumps(asdict(order)).encode(), timeout=START_SECONDS)
+        answer = json.loads(said)
+    except (subprocess.TimeoutExpired, ValueError):
+        process.kill()
+        raise DatabaseError("the process that keeps the state of the database for this read did not start") from None
+    if "error" in answer:
+        raise DatabaseError(answer["error"])
+    return Kept(snapshot=answer["snapshot"], read_key=order.read_key)
+
+
+def find_driver(pid: int) -> int:
+    """The JVM above a process of Spark's; the topmost parent we can tell where there is none."""
+    while True:
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text()
+        except OSError:
+            return os.getppid()
+        name, parent = stat[stat.index("(") + 1 : stat.rindex(")")], int(stat[stat.rindex(")") + 2 :].split()[1])
+        if name == "java":
+            return pid
+        if parent <= 1:
+            return os.getppid()
+        pid = parent
+
+
+def main() -> int:
+    order = Order(**json.load(sys.stdin))
+    # Nobody is left to reap it: the planner waits for this process, and the keeper is its child.
+    if os.fork():
+        os._exit(0)
+    database = find_database(order.service)
+    try:
+        with database.translated():
+            connection = open_reading(database)
+            snapshot = run(connection, export_snapshot())
+    except HorsiesError as error:
+        _answer({"error": str(error)})
+        return 1
+    try:
+        driver = _open_process(order.driver_pid)
+    except ProcessLookupError:
+        return 0
+    _answer({"snapshot": snapshot})
+    with suppress(psycopg.Error):
+        _keep_open(connection, order, driver)
+        connection.rollback()
+    connection.close()
+    return 0
+
+
+def _keep_open(connection: psycopg.Connection[Any], order: Order, driver: int) -> None:
+    seen: set[int] = set()
+    used_at = time.monotonic()
+    while not _has_ended(driver, LOOK_SECONDS):
+        active = run(connection, find_parts_being_read(order.read_key))
+        seen |= active
+        if active:
+            used_at = time.monotonic()
+        elif time.monotonic() - used_at > _patience(order, seen):
+            return
+
+
+def _patience(order: Order, seen: set[int]) -> float:
+    if order.snapshot_seconds is not None:
+        return order.snapshot_seconds
+    return GRACE_SECONDS if len(seen) >= order.parts else order.unread_seconds
+
+
+def _open_process(pid: int) -> int:
+    """A descriptor that becomes readable when the process ends; it cannot be taken for another one by its number."""
+    return os.pidfd_open(pid) if hasattr(os, "pidfd_open") else -pid
+
+
+def _has_ended(process: int, timeout_seconds: float) -> bool:
+    if process >= 0:
+        return bool(select.select([process], [], [], timeout_seconds)[0])
+    time.sleep(timeout_seconds)
+    try:
+        os.kill(-process, 0)
+    except OSError:
+        return True
+    return False
+
+
+def _answer(answer: dict[str, str]) -> None:
+    """The planner reads to the end, so that the stream is closed with the answer."""
+    sys.stdout.write(json.dumps(answer))
+    sys.stdout.flush()
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

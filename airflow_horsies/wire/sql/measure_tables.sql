@@ -1,0 +1,6 @@
+-- The bytes of tables with all their partitions; those that are not there have none.
+SELECT
+    coalesce(sum(pg_relation_size(known.oid)), 0)::bigint + coalesce(sum((
+        SELECT sum(pg_relation_size(tree.relid)) FROM pg_partition_tree(known.oid) AS tree WHERE tree.isleaf
+    )), 0)::bigint AS bytes
+FROM (SELECT to_regclass(name) AS oid FROM unnest(%(names)s::text[]) AS name) AS known
