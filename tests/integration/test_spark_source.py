@@ -247,19 +247,13 @@ def test_parts_are_of_like_size_though_many_tasks_have_one_time(spark: SparkSess
     assert max(sizes) < 2 * TASKS / 6
 
 
-def test_only_the_columns_that_are_asked_for_are_read(
-    spark: SparkSession, postgres: EmbeddedPostgres, filled: str
-) -> None:
+def test_only_the_columns_that_are_asked_for_are_read(spark: SparkSession, filled: str) -> None:
     by_option = read(spark, filled, "tasks", columns="state, task_id")
     assert by_option.columns == ["state", "task_id"]
     by_schema = spark.read.format("horsies").schema("state string, task_id string").options(
         service=filled, table="tasks"
     ).load()  # fmt: skip
     assert rows(by_schema) == rows(by_option)
-    # A role that may not see the results can read all but these.
-    with psycopg.connect(**postgres.conninfo(filled), autocommit=True) as connection:
-        plan = connection.execute("SELECT count(*) FROM horsies_tasks").fetchone()
-    assert plan
 
 
 def test_since_and_until_are_by_the_time_of_the_table(
@@ -342,6 +336,7 @@ def test_nothing_is_left_of_a_read_and_a_later_one_says_so(
     until_none(postgres, filled, 5)
 
 
+@pytest.mark.slow
 def test_nothing_is_left_of_a_read_that_failed(spark: SparkSession, postgres: EmbeddedPostgres, filled: str) -> None:
     def fail(part: Iterator[Any]) -> Iterator[Any]:
         raise ValueError("on purpose")
@@ -349,7 +344,7 @@ def test_nothing_is_left_of_a_read_that_failed(spark: SparkSession, postgres: Em
     frame = read(spark, filled, "tasks", columns="task_id", partitions=3, snapshotSeconds=1)
     with pytest.raises(Exception, match="on purpose"):
         frame.rdd.mapPartitions(fail).collect()
-    until_none(postgres, filled, 15)
+    until_none(postgres, filled, 90)
 
 
 # -- secrets and errors ---------------------------------------------------------------------------------------------
@@ -414,12 +409,14 @@ def test_a_missing_privilege_is_told(
 # -- the stream -----------------------------------------------------------------------------------------------------
 
 
-def add_attempt(connection: psycopg.Connection[Any], release: str) -> None:
+def add_attempt(connection: psycopg.Connection[Any], release: str, number: int) -> None:
     """Another one like one that is there."""
     table = "horsies_task_history" if keeps_history(release) else "horsies_task_attempts"
     change = "task_id = gen_random_uuid()" if keeps_history(release) else "id = id + 1000000, attempt = attempt + 1000"
     connection.execute("DROP TABLE IF EXISTS one")
-    connection.execute(f"CREATE TEMPORARY TABLE one AS SELECT * FROM {table} ORDER BY task_id DESC LIMIT 1".encode())
+    connection.execute(
+        f"CREATE TEMPORARY TABLE one AS SELECT * FROM {table} ORDER BY task_id LIMIT 1 OFFSET {number}".encode()
+    )
     connection.execute(f"UPDATE one SET {change}".encode())
     connection.execute(f"INSERT INTO {table} SELECT * FROM one".encode())
 
@@ -484,16 +481,15 @@ def test_a_stream_brings_each_attempt_once_also_those_committed_late(
     ):
         late.execute("SET session_replication_role = replica")
         early.execute("SET session_replication_role = replica")
-        add_attempt(late, release)
-        for _ in range(3):
-            if keeps_history(release):
-                add_attempt(early, release)
-                early.commit()
+        add_attempt(late, release, 1)
+        for number in (50, 100):
+            add_attempt(early, release, number)
+            early.commit()
         tail.run()
         late.commit()
-        if not keeps_history(release):
-            add_attempt(early, release)
-            early.commit()
+        tail.run()
+        add_attempt(early, release, 150)
+        early.commit()
     tail.run()
     assert tail.all == final_attempts(postgres, database, release)
 
