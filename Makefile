@@ -51,10 +51,11 @@ test-releases: venv  ## the contract suite, with real workers, on further releas
 	TEST_RELEASES="$(RELEASES)" .venv/bin/python -m pytest $(ARGS) \
 		tests/integration/test_wire_contract.py tests/integration/test_upstream_digests.py
 
-bench: venv  ## what is measured and not tested: sending many tasks, waking waiters, short Spark jobs
+bench: venv  ## what is measured and not tested: sending many tasks, waking waiters, short Spark jobs, reading many attempts
 	AIRFLOW_HOME="$(CURDIR)/.cache/bench" .venv/bin/python -W ignore benchmarks/enqueue.py
 	AIRFLOW_HOME="$(CURDIR)/.cache/bench" .venv/bin/python -W ignore benchmarks/wake_up.py
 	AIRFLOW_HOME="$(CURDIR)/.cache/bench" .venv/bin/python -W ignore benchmarks/spark_runtime.py
+	AIRFLOW_HOME="$(CURDIR)/.cache/bench" .venv/bin/python -W ignore benchmarks/spark_source.py
 
 venv:  ## .venv alone
 	@.ci/venv

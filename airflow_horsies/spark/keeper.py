@@ -26,8 +26,10 @@ from airflow_horsies.spark.connecting import find_database, open_reading
 from airflow_horsies.wire.snapshots import export_snapshot, find_parts_being_read
 
 LOOK_SECONDS = 0.25
-# For a Spark task that is tried again.
-GRACE_SECONDS = 5.0
+# A part that is read for so long is seen.
+SEEN_SECONDS = 0.5
+# While there are parts that nobody has begun to read.
+UNREAD_SECONDS = 60
 START_SECONDS = 60.0
 
 
@@ -46,19 +48,17 @@ class Order:
     service: str | None
     read_key: int
     parts: int
-    snapshot_seconds: int | None
-    unread_seconds: int
+    snapshot_seconds: int
     driver_pid: int
 
 
-def keep(*, service: str | None, parts: int, snapshot_seconds: int | None, unread_seconds: int) -> Kept:
+def keep(*, service: str | None, parts: int, snapshot_seconds: int) -> Kept:
     """Start a keeper and return when it keeps."""
     order = Order(
         service=service,
         read_key=secrets.randbelow(2**31 - 2**20) + 2**20,
         parts=parts,
         snapshot_seconds=snapshot_seconds,
-        unread_seconds=unread_seconds,
         driver_pid=find_driver(os.getpid()),
     )
     # Of a session of its own: what ends the planner, or a Ctrl-C for the driver, is not meant for it.
@@ -134,9 +134,9 @@ def _keep_open(connection: psycopg.Connection[Any], order: Order, driver: int) -
 
 
 def _patience(order: Order, seen: set[int]) -> float:
-    if order.snapshot_seconds is not None:
-        return order.snapshot_seconds
-    return GRACE_SECONDS if len(seen) >= order.parts else order.unread_seconds
+    if len(seen) < order.parts:
+        return max(UNREAD_SECONDS, order.snapshot_seconds)
+    return order.snapshot_seconds
 
 
 def _open_process(pid: int) -> int:

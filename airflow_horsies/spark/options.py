@@ -14,7 +14,8 @@ BATCH_OPTIONS = ("table", "columns", "since", "until", "partitions", "snapshotSe
 SECRETS = ("url", "dsn", "conninfo", "password", "user", "passfile", "sslkey", "sslpassword", "host", "dbname")
 MOST_PARTITIONS = 1_000
 DEFAULT_ROWS_PER_BATCH = 100_000
-MOST_SNAPSHOT_SECONDS = 86_400
+# For a Spark task that is tried again.
+DEFAULT_SNAPSHOT_SECONDS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class Options:
     since: datetime | None = None
     until: datetime | None = None
     partitions: int = 1
-    snapshot_seconds: int | None = None
+    snapshot_seconds: int = DEFAULT_SNAPSHOT_SECONDS
     service: str | None = None
 
     @classmethod
@@ -46,7 +47,7 @@ class Options:
             since=since,
             until=until,
             partitions=_number(named, "partitions", 1, most=MOST_PARTITIONS),
-            snapshot_seconds=_number(named, "snapshotSeconds", 0, most=MOST_SNAPSHOT_SECONDS) or None,
+            snapshot_seconds=_number(named, "snapshotSeconds", DEFAULT_SNAPSHOT_SECONDS, most=86_400),
             service=named.get("service") or None,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ from airflow_horsies.exceptions import SnapshotGone, SourceError
 from airflow_horsies.models import Slice
 from airflow_horsies.spark.connecting import find_database, open_reading
 from airflow_horsies.spark.filters import Conditions, narrowed
-from airflow_horsies.spark.keeper import Kept, keep
+from airflow_horsies.spark.keeper import SEEN_SECONDS, Kept, keep
 from airflow_horsies.spark.options import Options
 from airflow_horsies.spark.planning import cut
 from airflow_horsies.spark.reading import read_batches
@@ -25,7 +26,6 @@ from airflow_horsies.spark.scanning import copy_out, scan
 from airflow_horsies.spark.tables import Column, spark_schema
 from airflow_horsies.wire.snapshots import format_for_copy, lock_part
 
-UNREAD_SECONDS = 60
 SNAPSHOT_GONE = (
     "the state of the database that this DataFrame was planned on is no longer kept. Make the DataFrame again to read "
     "the present one; cache() it to use it more than once; or keep the state longer with option('snapshotSeconds', ...)"
@@ -59,17 +59,13 @@ class BatchReader(DataSourceReader):
             slices = run(connection, cut(options.table, whole, options.partitions))
         kept = None
         if len(slices) > 1:
-            kept = keep(
-                service=options.service,
-                parts=len(slices),
-                snapshot_seconds=options.snapshot_seconds,
-                unread_seconds=UNREAD_SECONDS,
-            )
+            kept = keep(service=options.service, parts=len(slices), snapshot_seconds=options.snapshot_seconds)
         return [Part(number, each, kept) for number, each in enumerate(slices)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Part)  # noqa: S101
         database = find_database(self._options.service)
+        begun = time.monotonic()
         with database.translated(), open_reading(database) as connection:
             if partition.kept is not None:
                 _share(connection, partition.kept, partition.number)
@@ -78,6 +74,9 @@ class BatchReader(DataSourceReader):
             conditions = self._conditions()
             query = copy_out(rows, self._columns, conditions.all)
             yield from read_batches(connection, query, {**rows.params, **conditions.params}, self._columns)
+            if partition.kept is not None:
+                # The keeper learns by looking that a part is read, and lets go when all were.
+                time.sleep(max(0.0, begun + SEEN_SECONDS - time.monotonic()))
 
     def _conditions(self) -> Conditions:
         conditions = Conditions(self._options.table.columns)

@@ -1,0 +1,62 @@
+"""What may be said with options, and what is answered to the rest."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+pytest.importorskip("pyspark")
+from airflow_horsies.exceptions import SourceError
+from airflow_horsies.spark import HorsiesDataSource
+from airflow_horsies.spark.options import Options, StreamOptions
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({}, "no table"),
+        ({"table": "'; DROP TABLE horsies_tasks; --"}, "there is no table"),
+        ({"table": "tasks", "where": "x"}, "there is no option 'where'"),
+        ({"table": "tasks", "password": "x"}, "is refused"),
+        ({"table": "tasks", "URL": "x"}, "is refused"),
+        ({"table": "tasks", "columns": "task_id, nothing"}, "no column 'nothing'"),
+        ({"table": "tasks", "columns": "task_id,task_id"}, "named twice"),
+        ({"table": "tasks", "since": "yesterday"}, "since is 'yesterday'"),
+        ({"table": "tasks", "until": "2026-13-01"}, "until is '2026-13-01'"),
+        ({"table": "tasks", "since": "2026-02-01", "until": "2026-01-01"}, "is after until"),
+        ({"table": "tasks", "partitions": "0"}, "partitions is '0'"),
+        ({"table": "tasks", "partitions": "many"}, "partitions is 'many'"),
+        ({"table": "tasks", "partitions": "99999"}, "from 1 to 1000"),
+        ({"table": "tasks", "snapshotSeconds": "-1"}, "snapshotSeconds is '-1'"),
+        ({"table": "tasks", "startingOffsets": "latest"}, "there is no option 'startingoffsets'"),
+    ],
+)
+def test_what_is_wrong_is_named(options: dict[str, str], says: str) -> None:
+    with pytest.raises(SourceError, match=says):
+        Options.parse(options)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"table": "tasks"}, "only attempts can be streamed"),
+        ({"table": "attempts", "startingOffsets": "then"}, "startingOffsets is 'then'"),
+        ({"table": "attempts", "maxRowsPerBatch": "0"}, "maxRowsPerBatch is '0'"),
+        ({"table": "attempts", "since": "2026-01-01"}, "there is no option 'since'"),
+    ],
+)
+def test_what_is_wrong_with_a_stream_is_named(options: dict[str, str], says: str) -> None:
+    with pytest.raises(SourceError, match=says):
+        StreamOptions.parse(options)
+
+
+def test_a_time_without_an_offset_is_utc() -> None:
+    options = Options.parse({"table": "tasks", "since": "2026-01-01", "until": "2026-01-01T12:00:00+02:00"})
+    assert options.since == datetime(2026, 1, 1, tzinfo=UTC)
+    assert options.until == datetime(2026, 1, 1, 10, tzinfo=UTC)
+
+
+def test_the_schema_has_the_columns_that_were_named_in_their_order() -> None:
+    source = HorsiesDataSource({"table": "attempts", "columns": "outcome, task_id"})
+    assert source.schema().simpleString() == "struct<outcome:string,task_id:string>"
