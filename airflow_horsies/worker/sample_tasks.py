@@ -11,8 +11,15 @@ from pyspark.sql import SparkSession
 
 from airflow_horsies.worker import TaskFault, horsies_app, python_task, spark_task
 
+# For data as small as those of the examples: to compile a query takes longer than to run it.
+SMALL_DATA = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+}
 # A dead worker is noticed within seconds; a real deployment keeps the calmer default.
-app = horsies_app(dead_after=timedelta(seconds=10), spark_conf={"spark.sql.shuffle.partitions": "2"})
+app = horsies_app(dead_after=timedelta(seconds=10), spark_conf=SMALL_DATA)
 
 _tried: set[str] = set()
 
