@@ -10,10 +10,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +27,14 @@ from airflow_horsies.embedded.java import find_java
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.embedded.process import LOOPBACK, GuardedProcess
 from airflow_horsies.exceptions import ListenUnavailable
+from airflow_horsies.health import Status, check_health
 from airflow_horsies.hook import HorsiesHook
-from airflow_horsies.models import TaskSpec, TaskState
+from airflow_horsies.models import TaskInstanceKey, TaskSpec, TaskState
 from tests.docs import airflow_server, run_dags
 from tests.docs.blocks import TASK_GUIDES, WORKER_COMMAND, Block, all_blocks, commands, is_checked_only
+from tests.integration.conftest import MakeHook
 from tests.integration.pgbouncer import pgbouncer
+from tests.integration.releases import IN_PLACE
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -41,6 +44,10 @@ SECONDS = 300
 WORKER_ROLE = {"login": "horsies", "password": "change-me"}
 AIRFLOW_ROLE = {"login": "airflow", "password": "change-me-too"}
 DATABASE = "horsies"
+# What tells the blocks of grants apart.
+GRANTS_ON_TASKS = "horsies_key_reservations"
+GRANTS_ON_OLDER_TASKS = "horsies 0.4 and older"
+GRANTS_ON_LEDGER = "SCHEMA airflow_horsies"
 # The logical date of the DAG runs.
 TODAY = datetime.now(UTC)
 # What is too slow for a test is made quicker.
@@ -171,7 +178,8 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
 
         migrated = made.run(block_of("permissions.md", "bash", "horsies_owner"))
         assert migrated.code == 0, migrated
-        made.administer(block_of("permissions.md", "sql", "GRANT"), DATABASE, **WORKER_ROLE)
+        for grants in (GRANTS_ON_TASKS, GRANTS_ON_LEDGER):
+            made.administer(block_of("permissions.md", "sql", grants), DATABASE, **WORKER_ROLE)
         connected = made.run(block_of("use-in-a-dag.md", "bash", "connections add"))
         assert connected.code == 0, (connected, worker.log_tail())
         # Outside of Airflow's own processes, and in dag.test(), a connection is found in the environment.
@@ -369,6 +377,34 @@ def test_role_of_airflow_can_do_no_more_than_it_must(deployment: Deployment) -> 
         ):
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 connection.execute(refused.encode())
+
+
+def test_grants_for_older_releases_are_enough(
+    postgres: EmbeddedPostgres, make_template: Callable[[str], str], make_hook: MakeHook
+) -> None:
+    """On a database of such a release, with a role of its own name, as roles belong to the server."""
+    database, role = "docs_older_release", "airflow_older_release"
+    postgres.create_database(database, template=make_template(IN_PLACE))
+    try:
+        make_hook(database).ensure_ledger()
+        with psycopg.connect(**postgres.conninfo(database), autocommit=True) as connection:
+            connection.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'change-me-too'".encode())
+            try:
+                for grants in (GRANTS_ON_OLDER_TASKS, GRANTS_ON_LEDGER):
+                    text = block_of("permissions.md", "sql", grants).text
+                    connection.execute(text.replace("TO airflow;", f"TO {role};").encode())
+                hook = make_hook(database, login=role, password="change-me-too")
+                findings = {each.check: each for each in check_health(hook)}
+                assert findings["privileges"].status == findings["ledger"].status == Status.OK, findings
+                instance = TaskInstanceKey(dag_id="sales", run_id="manual__1", task_id="daily")
+                spec = TaskSpec(task_name="add", delay=timedelta(hours=1))
+                sent = hook.submit(spec, instance, life=1, try_number=1)
+                assert hook.cancel(sent.task_id) == "CANCELLED"
+                hook.close()
+            finally:
+                connection.execute(f"DROP OWNED BY {role}; DROP ROLE {role}".encode())
+    finally:
+        postgres.drop_database(database)
 
 
 def test_partition_of_tomorrow_can_be_read(deployment: Deployment) -> None:
