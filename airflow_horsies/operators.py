@@ -128,8 +128,8 @@ class HorsiesBatchOperator(HorsiesTaskOperator):
     :param task_name: the name under which the task is registered on the workers.
     :param items: the arguments of each task; templated, or the output of an upstream task.
     :param max_failures: how many tasks may fail, expire or be cancelled; with more, the rest is cancelled and the
-        Airflow task fails.
-    :param min_success: how many tasks must complete; the stricter of this and ``max_failures`` counts.
+        Airflow task fails. None, unless ``min_success`` allows some.
+    :param min_success: how many tasks must complete; where both are given, the stricter of the two counts.
     :param show_logs: show what the tasks log and print while they run, each line with the place of its task in
         ``items``; a large batch writes a lot.
 
@@ -144,7 +144,7 @@ class HorsiesBatchOperator(HorsiesTaskOperator):
         self,
         *,
         items: Sequence[Mapping[str, Any]],
-        max_failures: int = 0,
+        max_failures: int | None = None,
         min_success: int | None = None,
         show_logs: bool = False,
         **base: Any,
@@ -201,10 +201,12 @@ class HorsiesBatchOperator(HorsiesTaskOperator):
         return failures > self._allowed_failures(len(self._sent_ids))
 
     def _allowed_failures(self, size: int) -> int:
-        allowed = whole_number("max_failures", self.max_failures)
+        bounds = []
+        if self.max_failures is not None:
+            bounds.append(whole_number("max_failures", self.max_failures))
         if self.min_success is not None:
-            allowed = min(allowed, size - whole_number("min_success", self.min_success))
-        return allowed
+            bounds.append(size - whole_number("min_success", self.min_success))
+        return min(bounds, default=0)
 
     def _finish(self, hook: HorsiesHook, tasks: Sequence[TaskView], context: Any) -> list[Any]:
         failed = [

@@ -111,6 +111,8 @@ def test_batch_allows_as_many_failures_as_both_bounds_do() -> None:
     assert allowed(max_failures=3) == 3
     assert allowed(max_failures="3", min_success="9") == 1
     assert allowed(max_failures=10, min_success=4) == 6
+    assert allowed(min_success=4) == 6
+    assert allowed(min_success=10) == 0
 
 
 def test_logs_are_shown_unless_they_may_be_many() -> None:
