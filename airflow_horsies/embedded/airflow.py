@@ -192,6 +192,8 @@ class EmbeddedAirflow:
             "AIRFLOW__API__WORKERS": "1",
             "AIRFLOW__API__SECRET_KEY": keys["api"],
             "AIRFLOW__API_AUTH__JWT_SECRET": keys["jwt"],
+            # Each file costs seconds, and one that changes is read at once anyway.
+            "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "300",
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": self._database_url,
             "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(self.folder / "logs"),
             "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(worker_log_port),

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import signal
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
+
+import psycopg
 
 from airflow_horsies.embedded.errors import EmbeddedError
 from airflow_horsies.embedded.guard import PR_SET_PDEATHSIG, prctl
@@ -17,6 +21,7 @@ from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.embedded.progress import Progress
 from airflow_horsies.embedded.stack import EmbeddedStack
 from airflow_horsies.embedded.story import LAKE, REPORTS, WORKER_APP, Outcome, tell_story
+from airflow_horsies.embedded.worker import HorsiesWorker
 from airflow_horsies.models import TaskView
 
 DEFAULT_FOLDER = Path(".demo")
@@ -58,15 +63,16 @@ def run(folder: Path, *, once: bool, dags_folder: Path, end_with_parent: bool = 
     try:
         stack.start()
         os.environ.update(stack.environ())
-        outcome = tell_story(stack.airflow.base_url, progress)
-        print_summary(outcome, (time.monotonic() - began) / 60)
-        for problem in outcome.problems:
-            print(f"error: it is not so that {problem}; Airflow and the worker's log tell more")
-        _print_addresses(stack, outcome)
-        ready = True
-        if not once:
-            print("\nCtrl-C stops everything; the data stay for the next time.", flush=True)
-            _watch(stack)
+        with _kept_running(stack.worker):
+            outcome = tell_story(stack.airflow.base_url, progress)
+            print_summary(outcome, (time.monotonic() - began) / 60)
+            for problem in outcome.problems:
+                print(f"error: it is not so that {problem}; Airflow and the worker's log tell more")
+            _print_addresses(stack, outcome)
+            ready = True
+            if not once:
+                print("\nCtrl-C stops everything; the data stay for the next time.", flush=True)
+                _watch(stack)
         return 1 if outcome.problems else 0
     except KeyboardInterrupt:
         return 0 if ready else 130
@@ -142,10 +148,31 @@ def _print_addresses(stack: EmbeddedStack, outcome: Outcome) -> None:
     print(f"  Settings  {stack.folder / 'environment'}   (for a shell: set -a; . that file; airflow …)", flush=True)
 
 
+@contextlib.contextmanager
+def _kept_running(worker: HorsiesWorker) -> Iterator[None]:
+    """As a service manager would: a worker that ends or is killed is started again."""
+    ended = threading.Event()
+
+    def keep() -> None:
+        while not ended.wait(WATCH_SECONDS):
+            if not worker.process.running:
+                print(f"\n  The worker ended (exit code {worker.process.exit_code}) and is started again", flush=True)
+                with contextlib.suppress(psycopg.Error, EmbeddedError):
+                    worker.start()
+
+    keeper = threading.Thread(target=keep, daemon=True)
+    keeper.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        keeper.join()
+
+
 def _watch(stack: EmbeddedStack) -> None:
     """Stay until interrupted, or until a part ends by itself."""
     while True:
-        for process in (stack.postgres.process, stack.worker.process, *stack.airflow.processes.values()):
+        for process in (stack.postgres.process, *stack.airflow.processes.values()):
             if not process.running:
                 raise EmbeddedError(
                     f"{process.name} ended by itself with exit code {process.exit_code}.{process.log_tail()}"

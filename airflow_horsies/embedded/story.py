@@ -70,21 +70,21 @@ def tell_story(base_url: str, progress: Progress) -> Outcome:
     from airflow_horsies.links import report_path
 
     with AirflowApi(base_url) as api, HorsiesHook(CONNECTION_ID) as hook:
-        with progress.step("Airflow reads the DAGs") as step:
-            _until(lambda: not api.missing_dags((DAILY, MONTHLY, WEEKLY)), step.tell, "the DAGs")
+        with progress.step("Airflow reads the DAGs"):
+            _until(lambda: not api.missing_dags((DAILY, MONTHLY, WEEKLY)), "the DAGs")
             for dag_id in (DAILY, MONTHLY, WEEKLY):
                 api.unpause(dag_id)
         api.backfill(DAILY, FIRST, LAST, at_once=DAYS_AT_ONCE)
         with progress.step(f"Backfilling January 2013 through {DAILY} (the first use of Spark takes a while)") as step:
             days = _wait_for_days(api, step.tell)
-        with progress.step("The roll-up of the month, which its last day triggers") as step:
-            month = _wait_for_month(api, step.tell)
-        with progress.step(f"{BROKEN_DAY}, whose delivery is damaged") as step:
+        with progress.step("The roll-up of the month, which its last day triggers"):
+            month = _wait_for_month(api)
+        with progress.step(f"{BROKEN_DAY}, whose delivery is damaged"):
             broken_run = f"manual__{BROKEN_DAY}"
             api.trigger(DAILY, broken_run, logical_date=f"{BROKEN_DAY}T00:00:00Z")
-            _wait_for_run(api, DAILY, broken_run, step.tell)
-        with progress.step("The reliability report of this week") as step:
-            report = _make_report(api, step.tell)
+            _wait_for_run(api, DAILY, broken_run)
+        with progress.step("The reliability report of this week"):
+            report = _make_report(api)
         healed_run = next(run["dag_run_id"] for run in days if run["logical_date"].startswith(HEALED_DAY))
         last_run = days[-1]["dag_run_id"]
         (shown,) = hook.reports(limit=1)
@@ -122,11 +122,11 @@ def _wait_for_days(api: AirflowApi, tell: Callable[[str], None]) -> list[dict[st
         tell(f"{done} of {DAYS} days done{failed}, {states['running']} under way")
         return done == DAYS
 
-    _until(all_ended, tell, "the end of the backfill", progress=lambda: sum(run["state"] in ENDED for run in runs))
+    _until(all_ended, "the end of the backfill", progress=lambda: sum(run["state"] in ENDED for run in runs))
     return sorted(runs, key=lambda run: str(run["logical_date"]))
 
 
-def _wait_for_month(api: AirflowApi, tell: Callable[[str], None]) -> dict[str, Any]:
+def _wait_for_month(api: AirflowApi) -> dict[str, Any]:
     """What the roll-up returned that found the month complete."""
     found: dict[str, Any] = {}
 
@@ -140,33 +140,32 @@ def _wait_for_month(api: AirflowApi, tell: Callable[[str], None]) -> dict[str, A
                 return bool(found.get("complete"))
         return False
 
-    _until(complete, tell, "the roll-up")
+    _until(complete, "the roll-up")
     return found
 
 
-def _make_report(api: AirflowApi, tell: Callable[[str], None]) -> dict[str, Any]:
+def _make_report(api: AirflowApi) -> dict[str, Any]:
     now = datetime.now(UTC)
     monday = datetime(now.year, now.month, now.day, tzinfo=UTC) - timedelta(days=now.weekday())
     run_id = f"demo__{now:%Y-%m-%dT%H%M%S}"
     period = {"start": monday.isoformat(), "end": (monday + timedelta(days=7)).isoformat()}
     api.trigger(WEEKLY, run_id, **period)
-    if _wait_for_run(api, WEEKLY, run_id, tell) != "success":
+    if _wait_for_run(api, WEEKLY, run_id) != "success":
         raise EmbeddedError(f"The run {run_id} of {WEEKLY} failed; Airflow shows why.")
     report: dict[str, Any] = api.xcom(WEEKLY, run_id, "report")
     return report
 
 
-def _wait_for_run(api: AirflowApi, dag_id: str, run_id: str, tell: Callable[[str], None]) -> str:
+def _wait_for_run(api: AirflowApi, dag_id: str, run_id: str) -> str:
     def state() -> str:
         return str(api.run(dag_id, run_id)["state"])
 
-    _until(lambda: state() in ENDED, tell, f"the end of {dag_id}")
+    _until(lambda: state() in ENDED, f"the end of {dag_id}")
     return state()
 
 
-def _until(
-    holds: Callable[[], bool], tell: Callable[[str], None], what: str, *, progress: Callable[[], object] = lambda: None
-) -> None:
+def _until(holds: Callable[[], bool], what: str, *, progress: Callable[[], object] = lambda: None) -> None:
+    """Look until it holds; an error when nothing has moved for long."""
     seen: object = None
     since = time.monotonic()
     while not holds():

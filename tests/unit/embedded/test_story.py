@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+import pytest
+
+from airflow_horsies.embedded import story
+from airflow_horsies.embedded.airflow_api import AirflowApi
+from airflow_horsies.embedded.demo import print_summary
+from airflow_horsies.embedded.errors import EmbeddedError
+from airflow_horsies.embedded.story import DAYS, Outcome
+from airflow_horsies.models import Attempt, TaskResult, TaskState, TaskView
+
+START = datetime(2024, 1, 1, tzinfo=UTC)
+
+
+def view(name: str, state: TaskState, *codes: str | None) -> TaskView:
+    return TaskView(
+        id="0",
+        task_name=name,
+        queue="default",
+        priority=100,
+        state=state,
+        sent_at=START,
+        enqueued_at=START,
+        retry_count=len(codes) - 1,
+        max_retries=3,
+        error_code=codes[-1],
+        result=None if codes[-1] else TaskResult(ok={"rows": 3}),
+        attempts=tuple(
+            Attempt(
+                number=number,
+                outcome="FAILED" if code else "COMPLETED",
+                will_retry=code is not None and number < len(codes),
+                started_at=START,
+                finished_at=START + timedelta(seconds=1),
+                error_code=code,
+                error_message="because" if code else None,
+            )
+            for number, code in enumerate(codes, start=1)
+        ),
+    )
+
+
+GOOD = Outcome(
+    days=Counter({"success": DAYS}),
+    month={"complete": True, "flights": 27004, "cancelled": 521},
+    quarantined=21,
+    healed=view("flights.enrich", TaskState.COMPLETED, "WEATHER_UNAVAILABLE", None),
+    broken=view("flights.validate", TaskState.FAILED, "QUALITY_GATE_FAILED"),
+    report={"tasks": 220, "success_rate": 219 / 220, "retries": 1, "page": "/reports/pages/week.html"},
+    links={},
+)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({}, []),
+        ({"days": Counter({"success": 30, "failed": 1})}, ["31 days succeeded"]),
+        ({"month": {"complete": False}}, ["the roll-up of 2013-01 is complete"]),
+        (
+            {"healed": view("flights.enrich", TaskState.COMPLETED, None)},
+            ["the weather of 2013-01-08 was had in the second attempt"],
+        ),
+        (
+            {"broken": view("flights.validate", TaskState.FAILED, "WORKER_CRASHED")},
+            ["2013-02-01 failed the quality gate"],
+        ),
+    ],
+)
+def test_what_did_not_go_as_it_should_is_told(wrong: dict[str, Any], told: list[str]) -> None:
+    assert replace(GOOD, **wrong).problems == told
+
+
+def test_the_summary_tells_what_happened(capsys: pytest.CaptureFixture[str]) -> None:
+    print_summary(GOOD, 3.25)
+    told = capsys.readouterr().out
+    for part in (
+        "In 3.2 minutes 31 days of January 2013",
+        "27,004 flights,\n521 of them cancelled, and 21 rows",
+        "WEATHER_UNAVAILABLE: because (retried)",
+        "QUALITY_GATE_FAILED: because",
+        "counts 220 tasks, 99.5% of them completed, with 1 retries:\n  /reports/pages/week.html",
+    ):
+        assert part in told
+
+
+def test_waiting_ends_when_nothing_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(story, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(story, "STUCK_SECONDS", 0.05)
+    with pytest.raises(EmbeddedError, match="Nothing has moved for 0 minutes while waiting for Godot"):
+        story._until(lambda: False, "Godot")
+
+
+def test_waiting_goes_on_while_something_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(story, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(story, "STUCK_SECONDS", 0.05)
+    steps = iter(range(20))
+    left = [20]
+
+    def moved() -> int:
+        left[0] -= 1
+        return next(steps)
+
+    story._until(lambda: left[0] == 0, "the end", progress=moved)
+
+
+def api(answer: httpx.Response) -> AirflowApi:
+    made = object.__new__(AirflowApi)
+    made._client = httpx.Client(transport=httpx.MockTransport(lambda _: answer), base_url="http://airflow.test/api/v2")
+    return made
+
+
+def test_a_refusal_of_airflow_is_told_with_its_words() -> None:
+    with pytest.raises(EmbeddedError, match=r"Airflow refused PATCH /dags/x: 404 no such DAG"):
+        api(httpx.Response(404, text="no such DAG")).unpause("x")
+
+
+def test_a_run_that_is_there_already_is_no_error() -> None:
+    api(httpx.Response(409, text="there is one")).trigger("x", "run")
+    api(httpx.Response(409, text="there is one")).backfill("x", "a", "b", at_once=1)
+
+
+def test_a_file_that_airflow_cannot_read_is_told() -> None:
+    answer = httpx.Response(200, json={"import_errors": [{"filename": "x.py", "stack_trace": "SyntaxError"}]})
+    with pytest.raises(EmbeddedError, match=r"Airflow cannot read x\.py:\nSyntaxError"):
+        api(answer).missing_dags(["x"])
