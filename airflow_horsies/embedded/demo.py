@@ -107,8 +107,8 @@ def print_summary(outcome: Outcome, minutes: float) -> None:
     print("\nThe delivery of 1 February is damaged. No retry heals that, and it waits in the dead letters:\n")
     print(attempts_table([outcome.broken]))
     print(
-        f"\nThe reliability report counts {report['tasks']:,} tasks, {report['success_rate']:.1%} of them completed, "
-        f"with {report['retries']} retries:\n  {report['page']}"
+        f"\nThe reliability report counts {report['tasks']:,} tasks, {report['success_rate']:.1%} of them completed. "
+        f"Retries: {report['retries']}. The page:\n  {report['page']}"
     )
 
 

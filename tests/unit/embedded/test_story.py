@@ -85,7 +85,7 @@ def test_the_summary_tells_what_happened(capsys: pytest.CaptureFixture[str]) -> 
         "27,004 flights,\n521 of them cancelled, and 21 rows",
         "WEATHER_UNAVAILABLE: because (retried)",
         "QUALITY_GATE_FAILED: because",
-        "counts 220 tasks, 99.5% of them completed, with 1 retries:\n  /reports/pages/week.html",
+        "counts 220 tasks, 99.5% of them completed. Retries: 1. The page:\n  /reports/pages/week.html",
     ):
         assert part in told
 
