@@ -28,12 +28,14 @@ def flights_monthly():
     @task
     def runs_of_days(triggering_asset_events: Any = None) -> list[str]:
         """The runs of flights_daily that told of a full month; Airflow may hand over several at once."""
-        return sorted({event.source_run_id for events in triggering_asset_events.values() for event in events})
+        told = [event for events in triggering_asset_events.values() for event in events]
+        return sorted({event.source_run_id for event in told if event.source_run_id})
 
     @task
     def months(triggering_asset_events: Any = None, params: Any = None) -> list[dict[str, str]]:
         """Those that are full now; in a run that somebody triggered, the one asked for."""
-        full = {event.extra["month"] for events in triggering_asset_events.values() for event in events}
+        told = [event for events in triggering_asset_events.values() for event in events]
+        full = {event.extra.get("month", params["month"]) for event in told}
         return [{"month": month} for month in sorted(full or {params["month"]})]
 
     # A day that was cleared in the meantime is at work again, and is waited for.

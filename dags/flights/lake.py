@@ -13,6 +13,9 @@ from typing import Any
 from pyarrow import parquet
 from pyspark.sql import DataFrame, SparkSession
 
+# Parquet lists the encodings of a column in an order that differs between JVMs; so each column has only one.
+SAME_BYTES = {"parquet.writer.version": "v2", "parquet.enable.dictionary": "false"}
+
 
 def lake() -> Path:
     return Path(os.environ["FLIGHTS_LAKE"])
@@ -47,7 +50,7 @@ def publish(frame: DataFrame, place: Path, *, order_by: list[str]) -> int:
     shutil.rmtree(staging, ignore_errors=True)
     written = staging / uuid.uuid4().hex
     # One file, in an order that leaves no choice: the same rows give the same bytes.
-    frame.coalesce(1).sortWithinPartitions(*order_by).write.parquet(str(written))
+    frame.coalesce(1).sortWithinPartitions(*order_by).write.options(**SAME_BYTES).parquet(str(written))
     (file,) = written.glob("part-*.parquet")
     rows = count_rows(file)
     place.parent.mkdir(parents=True, exist_ok=True)
