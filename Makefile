@@ -21,12 +21,13 @@ test: lint browser  ## lint, unit, integration and acceptance tests; ARGS goes t
 
 test-slow: venv  ## what 'make test' leaves out for its time: clusters, deaths of all kinds, many tasks
 	WAITERS=50 SHORT_RUNS=200 .venv/bin/python -m pytest tests/acceptance/test_faults.py $(ARGS)
+	DEMO_DAYS=31 .venv/bin/python -m pytest tests/acceptance/test_demo.py $(ARGS)
 	WALKS=100 .venv/bin/python -m pytest tests/integration/test_state_machine.py $(ARGS)
-	.venv/bin/python -m pytest tests -m slow --ignore=tests/acceptance/test_faults.py $(ARGS)
+	.venv/bin/python -m pytest tests -m slow --ignore=tests/acceptance/test_faults.py --ignore=tests/acceptance/test_demo.py $(ARGS)
 
 screenshots: venv browser  ## pictures of the pages in the Airflow UI, into tests/screenshots
 	@mkdir -p tests/screenshots
-	SCREENSHOTS=tests/screenshots .venv/bin/python -m pytest tests/acceptance/test_ui.py tests/acceptance/test_demo.py $(ARGS)
+	DEMO_DAYS=31 SCREENSHOTS=tests/screenshots .venv/bin/python -m pytest tests/acceptance/test_ui.py tests/acceptance/test_demo.py $(ARGS)
 
 docs: venv  ## airflow_horsies/docs/reference.md, from the code
 	AIRFLOW_HOME="$(CURDIR)/.cache/docs" .venv/bin/python -W ignore -m tests.docs.reference

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from airflow_horsies.embedded import demo
 from airflow_horsies.embedded.errors import EmbeddedError
+from airflow_horsies.embedded.story import ALL_DAYS, FEWEST_DAYS
 from airflow_horsies.exceptions import HorsiesError
 
 
@@ -20,6 +21,14 @@ def main(arguments: list[str] | None = None) -> int:
     )
     run.add_argument("--once", action="store_true", help="end by itself: exit code 0 if all went as it should, else 1")
     run.add_argument("--end-with-parent", action="store_true", help="stop when the process that started it ends")
+    run.add_argument(
+        "--days",
+        type=int,
+        choices=range(FEWEST_DAYS, ALL_DAYS + 1),
+        default=ALL_DAYS,
+        metavar="N",
+        help=f"how many days of January to backfill, from {FEWEST_DAYS} on; {ALL_DAYS} if not given",
+    )
     run.add_argument("--dags", type=Path, default=Path("dags"), help="the folder with the example pipeline (dags)")
     clean = commands.add_parser("clean", help="delete the demo's data")
     for command in (run, clean):
@@ -36,7 +45,11 @@ def main(arguments: list[str] | None = None) -> int:
             demo.clean(options.folder)
             return 0
         return demo.run(
-            options.folder, once=options.once, dags_folder=options.dags, end_with_parent=options.end_with_parent
+            options.folder,
+            once=options.once,
+            dags_folder=options.dags,
+            days=options.days,
+            end_with_parent=options.end_with_parent,
         )
     except (EmbeddedError, HorsiesError) as error:
         print(f"error: {error}", file=sys.stderr)

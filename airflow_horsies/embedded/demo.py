@@ -20,7 +20,7 @@ from airflow_horsies.embedded.guard import PR_SET_PDEATHSIG, prctl
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.embedded.progress import Progress
 from airflow_horsies.embedded.stack import EmbeddedStack
-from airflow_horsies.embedded.story import LAKE, REPORTS, WORKER_APP, Outcome, tell_story
+from airflow_horsies.embedded.story import ALL_DAYS, LAKE, REPORTS, WORKER_APP, Outcome, tell_story
 from airflow_horsies.embedded.worker import HorsiesWorker
 from airflow_horsies.models import TaskView
 
@@ -33,7 +33,7 @@ ONE_INTERRUPT_SECONDS = 1.0
 _interrupted_at = float("-inf")
 
 
-def run(folder: Path, *, once: bool, dags_folder: Path, end_with_parent: bool = False) -> int:
+def run(folder: Path, *, once: bool, dags_folder: Path, days: int = ALL_DAYS, end_with_parent: bool = False) -> int:
     """Bring everything up, tell the story, sum it up; then stay until Ctrl-C, unless ``once``."""
     if not (dags_folder / "flights").is_dir():
         raise EmbeddedError(
@@ -64,7 +64,7 @@ def run(folder: Path, *, once: bool, dags_folder: Path, end_with_parent: bool = 
         stack.start()
         os.environ.update(stack.environ())
         with _kept_running(stack.worker):
-            outcome = tell_story(stack.airflow.base_url, progress)
+            outcome = tell_story(stack.airflow.base_url, progress, days)
             print_summary(outcome, (time.monotonic() - began) / 60)
             for problem in outcome.problems:
                 print(f"error: it is not so that {problem}; Airflow and the worker's log tell more")

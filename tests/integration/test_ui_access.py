@@ -148,6 +148,20 @@ def test_a_refused_page_tells_nothing_of_what_is_behind_it(seeded: Site, user: s
     require_security_headers(answer)
 
 
+def test_reports_are_listed_for_those_who_may_open_them(seeded: Site) -> None:
+    for user in (STRANGER, FOREIGN_WRITER, "viewer", "writer"):
+        assert seeded.ask(f"{PAGES}/api/overview", user).json()["reports"] == []
+    (report,) = seeded.ask(f"{PAGES}/api/overview", "op").json()["reports"]
+    assert (report["name"], report["start"]) == (REPORT.name, REPORT.period_start.isoformat())
+    page = seeded.ask(report["url"], "op")
+    assert page.text == f"<p>{HIDDEN_MARK} and {OWN_MARK}</p>"
+    # Whatever the names of tasks bring into it, it runs no script.
+    assert page.headers["content-security-policy"].endswith("; sandbox")
+    assert "script-src" not in page.headers["content-security-policy"]
+    other = report["url"].replace(REPORT.name, "another")
+    assert seeded.ask(other, "op").status_code == 404
+
+
 @pytest.mark.parametrize("route", ["/", INSTANCE_ROUTE, "/reports/{name}/{start}/{end}"])
 def test_who_opens_a_page_without_a_session_is_sent_to_the_log_in_and_back(seeded: Site, route: str) -> None:
     path = path_of(route, INSTANCE)

@@ -12,7 +12,7 @@ from airflow_horsies.embedded import story
 from airflow_horsies.embedded.airflow_api import AirflowApi
 from airflow_horsies.embedded.demo import print_summary
 from airflow_horsies.embedded.errors import EmbeddedError
-from airflow_horsies.embedded.story import DAYS, Outcome
+from airflow_horsies.embedded.story import ALL_DAYS, Outcome
 from airflow_horsies.models import Attempt, TaskResult, TaskState, TaskView
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -47,8 +47,9 @@ def view(name: str, state: TaskState, *codes: str | None) -> TaskView:
 
 
 GOOD = Outcome(
-    days=Counter({"success": DAYS}),
-    month={"complete": True, "flights": 27004, "cancelled": 521},
+    asked=ALL_DAYS,
+    days=Counter({"success": ALL_DAYS}),
+    month={"days": ALL_DAYS, "flights": 27004, "cancelled": 521},
     quarantined=21,
     healed=view("flights.enrich", TaskState.COMPLETED, "WEATHER_UNAVAILABLE", None),
     broken=view("flights.validate", TaskState.FAILED, "QUALITY_GATE_FAILED"),
@@ -62,7 +63,7 @@ GOOD = Outcome(
     [
         ({}, []),
         ({"days": Counter({"success": 30, "failed": 1})}, ["31 days succeeded"]),
-        ({"month": {"complete": False}}, ["the roll-up of 2013-01 is complete"]),
+        ({"month": {"days": 30}}, ["the roll-up of 2013-01 has them all"]),
         (
             {"healed": view("flights.enrich", TaskState.COMPLETED, None)},
             ["the weather of 2013-01-08 was had in the second attempt"],
