@@ -1,15 +1,15 @@
-"""The sample tasks, and a few that tests need."""
+"""The sample tasks, those of the example pipeline, and a few that tests need."""
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
 
+from flights.tasks import app
 from horsies import TaskError, TaskResult
 from pyspark.sql import SparkSession
 
 from airflow_horsies.worker import progress, spark_task
-from airflow_horsies.worker.sample_tasks import app
 
 
 @app.task("acceptance.sleep")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import time
 import uuid
@@ -20,6 +21,8 @@ from airflow_horsies.hook import HorsiesHook
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parents[1] / "dags"
+# Where workers find the tasks of the tests, and of the examples.
+WORKER_PATH = f"{HERE}{os.pathsep}{EXAMPLES}"
 RUN_SECONDS = 120.0
 
 
@@ -129,7 +132,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedStack]:
         durable=True,
         dags_folder=dags,
         worker_app="acceptance_tasks:app",
-        worker_environ={"PYTHONPATH": str(HERE)},
+        worker_environ={"PYTHONPATH": WORKER_PATH, "FLIGHTS_LAKE": str(folder / "lake")},
         all_admins=True,
         base_path="/team/airflow",
         airflow_settings={
@@ -161,7 +164,11 @@ def api(stack: EmbeddedStack) -> Iterator[AirflowApi]:
 
 @pytest.fixture
 def hook(stack: EmbeddedStack) -> Iterator[HorsiesHook]:
+    with hook_of(stack) as made:
+        yield made
+
+
+def hook_of(stack: EmbeddedStack) -> HorsiesHook:
     fields = stack.connection()
     connection = Connection(conn_id="horsies_default", **{**fields, "extra": json.dumps(fields.get("extra") or {})})
-    with HorsiesHook("horsies_default", connection=connection) as made:
-        yield made
+    return HorsiesHook("horsies_default", connection=connection)

@@ -19,7 +19,6 @@ from airflow_horsies.embedded.airflow import EmbeddedAirflow
 from airflow_horsies.embedded.java import find_java
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.embedded.process import LOOPBACK, GuardedProcess
-from airflow_horsies.embedded.stack import SAMPLE_APP
 from airflow_horsies.embedded.worker import SPARK_WORKER, HorsiesWorker
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.models import TaskSpec, TaskState
@@ -35,8 +34,14 @@ ALL_SECONDS = 600.0
 STATES = {
     "horsies_deadline": {"too_late": "skipped"},
     "horsies_notifier": {"fail": "failed"},
+    # Nobody told of a day to wait for.
+    "flights_monthly": {"day_is_settled": "skipped"},
 }
 VALUES: dict[str, dict[str, Any]] = {
+    "flights_daily": {"ingest": {"day": "2013-01-01", "rows": 842}},
+    "flights_monthly": {
+        "roll_up": [{"month": "2013-01", "days": 1, "complete": False, "flights": 842, "cancelled": 4}]
+    },
     "horsies_basic": {"add": 42, "count": {"0": 21, "1": 21}},
     "horsies_batch": {"double": [2 * number for number in range(20)], "total": 380},
     "horsies_deadline": {"in_time": 2},
@@ -113,11 +118,13 @@ def dag_tests(postgres: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFacto
         connections={"horsies_default": connection},
     )
     worker = HorsiesWorker(
-        SAMPLE_APP,
+        "flights.tasks:app",
         conninfo=conninfo,
         log=folder / "worker.log",
         folder=folder,
         environ={
+            "PYTHONPATH": str(EXAMPLES),
+            "FLIGHTS_LAKE": str(folder / "lake"),
             "JAVA_HOME": str(find_java(folder / "java").home),
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": LOOPBACK,

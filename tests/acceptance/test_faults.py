@@ -23,7 +23,7 @@ from airflow_horsies.embedded.stack import AIRFLOW_DATABASE, EmbeddedStack
 from airflow_horsies.embedded.worker import HorsiesWorker
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.models import TaskInstanceKey, TaskState, TaskView
-from tests.acceptance.conftest import HERE, AirflowApi
+from tests.acceptance.conftest import WORKER_PATH, AirflowApi
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -94,7 +94,7 @@ def apart(api: AirflowApi, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             log=folder / "worker.log",
             folder=folder,
             processes=2,
-            environ={"PYTHONPATH": str(HERE)},
+            environ={"PYTHONPATH": WORKER_PATH},
         )
         fields = {"host": info["host"], "port": info["port"], "login": info["user"], "password": info["password"]}
         fields |= {"conn_type": "horsies", "schema": info["dbname"]}
