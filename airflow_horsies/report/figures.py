@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as f
 
 NOT_BY_AIRFLOW = "(not sent by Airflow)"
@@ -48,8 +48,11 @@ def compute_figures(tasks: DataFrame, attempts: DataFrame) -> Figures:
 def ended_tasks(spark: SparkSession, start: datetime, end: datetime) -> DataFrame:
     """The tasks that ended in the period, with the task instance that sent them."""
     ended_at = f.col("finished_at")
+    columns = ("task_id", "task_name", "queue", "state", "error_code", "sent_at", "enqueued_at", "finished_at")
     tasks = (
-        _read(spark, "tasks")
+        _read(spark, "tasks", *columns)
+        .option("pushFilters", "true")
+        .load()
         .where(f.col("state").isin(*STATES) & (ended_at >= f.lit(start)) & (ended_at < f.lit(end)))
         .select(
             f.col("task_id").alias("horsies_task_id"),
@@ -72,9 +75,12 @@ def attempts_of(spark: SparkSession, tasks: DataFrame, end: datetime) -> DataFra
 
     Read after the tasks: those have ended, so all their attempts are there.
     """
+    columns = ("task_id", "attempt", "outcome", "will_retry", "error_code", "started_at", "finished_at", "worker_id")
+    reader = _read(spark, "attempts", *columns, "hostname").option("until", end.isoformat())
+    (oldest,) = tasks.agg(f.date_format(f.min("sent_at"), "yyyy-MM-dd'T'HH:mm:ssXXX")).first() or (None,)
     attempts = (
-        _read(spark, "attempts")
-        .where(f.col("finished_at") < f.lit(end))
+        (reader if oldest is None else reader.option("since", oldest))
+        .load()
         .select(
             f.col("task_id").alias("horsies_task_id"),
             "attempt",
@@ -109,14 +115,16 @@ def attempts_of(spark: SparkSession, tasks: DataFrame, end: datetime) -> DataFra
     )
 
 
-def _read(spark: SparkSession, table: str) -> DataFrame:
-    return spark.read.format("horsies").option("table", table).load()
+def _read(spark: SparkSession, table: str, *columns: str) -> DataFrameReader:
+    """Only these columns are fetched: arguments and results can be large."""
+    return spark.read.format("horsies").options(table=table, columns=",".join(columns))
 
 
 def _senders(spark: SparkSession) -> DataFrame:
     """The first task instance that sent a task; one whose key was used before adopts the task of another."""
     sent = f.struct("submitted_at", "dag_id", "run_id", "task_id", "map_index")
-    first = _read(spark, "submissions").groupBy("horsies_task_id").agg(f.min(sent).alias("sent"))
+    columns = ("horsies_task_id", "submitted_at", "dag_id", "run_id", "task_id", "map_index")
+    first = _read(spark, "submissions", *columns).load().groupBy("horsies_task_id").agg(f.min(sent).alias("sent"))
     return first.select("horsies_task_id", "sent.dag_id", "sent.run_id", "sent.task_id", "sent.map_index")
 
 

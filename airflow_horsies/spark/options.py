@@ -10,7 +10,7 @@ from typing import ClassVar, Self
 from airflow_horsies.exceptions import SourceError
 from airflow_horsies.spark.tables import ATTEMPTS, Column, Table, find_table
 
-BATCH_OPTIONS = ("table", "columns", "since", "until", "partitions", "snapshotSeconds", "service")
+BATCH_OPTIONS = ("table", "columns", "since", "until", "partitions", "snapshotSeconds", "pushFilters", "service")
 SECRETS = ("url", "dsn", "conninfo", "password", "user", "passfile", "sslkey", "sslpassword", "host", "dbname")
 MOST_PARTITIONS = 1_000
 DEFAULT_ROWS_PER_BATCH = 100_000
@@ -28,6 +28,7 @@ class Options:
     until: datetime | None = None
     partitions: int = 1
     snapshot_seconds: int = DEFAULT_SNAPSHOT_SECONDS
+    push_filters: bool = False
     service: str | None = None
 
     @classmethod
@@ -48,6 +49,7 @@ class Options:
             until=until,
             partitions=_number(named, "partitions", 1, most=MOST_PARTITIONS),
             snapshot_seconds=_number(named, "snapshotSeconds", DEFAULT_SNAPSHOT_SECONDS, most=86_400),
+            push_filters=_switch(named, "pushFilters"),
             service=named.get("service") or None,
         )
 
@@ -109,3 +111,10 @@ def _number(named: Mapping[str, str], name: str, default: int, *, most: int) -> 
     if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) <= most:
         raise SourceError(f"{name} is {text!r}: write a whole number from 1 to {most}")
     return int(text)
+
+
+def _switch(named: Mapping[str, str], name: str) -> bool:
+    text = named.get(name.lower(), "false").strip().lower()
+    if text not in ("true", "false"):
+        raise SourceError(f"{name} is {text!r}: write true or false")
+    return text == "true"

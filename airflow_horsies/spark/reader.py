@@ -27,8 +27,9 @@ from airflow_horsies.spark.tables import Column, spark_schema
 from airflow_horsies.wire.snapshots import format_for_copy, lock_part
 
 SNAPSHOT_GONE = (
-    "the state of the database that this DataFrame was planned on is no longer kept. Make the DataFrame again to read "
-    "the present one; cache() it to use it more than once; or keep the state longer with option('snapshotSeconds', ...)"
+    "the state of the database that this DataFrame was planned on is no longer kept. Make the DataFrame again, from "
+    "load() on, to read the present one; cache() it to use it more than once; or keep the state longer with "
+    "option('snapshotSeconds', ...)"
 )
 
 

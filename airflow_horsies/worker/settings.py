@@ -38,7 +38,7 @@ DEFAULTS = {
     # Pools that keep a thread for a minute after each query; a thousand are allowed otherwise.
     "spark.sql.shuffleExchange.maxThreadThreshold": "32",
     "spark.sql.resultQueryStage.maxThreadThreshold": "32",
-    # Lets the data source horsies have Postgres do the filtering.
+    # For option('pushFilters', 'true') of the data source horsies.
     "spark.sql.python.filterPushdown.enabled": "true",
     # A cancelled task's Python workers are killed this soon.
     "spark.python.task.killTimeout": "1s",

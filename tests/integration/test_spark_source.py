@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import sys
 import threading
 import time
@@ -268,21 +269,30 @@ def test_since_and_until_are_by_the_time_of_the_table(
 
 
 def test_filters_mean_in_postgres_what_they_mean_in_spark(spark: SparkSession, filled: str) -> None:
-    frame = read(spark, filled, "attempts")
-    kept = spark.createDataFrame(frame.toArrow())
+    kept = spark.createDataFrame(read(spark, filled, "attempts").toArrow())
     for condition in FILTERS:
-        columns = ["task_id", "attempt"]
-        assert rows(frame.where(condition).select(*columns)) == rows(kept.where(condition).select(*columns)), condition
+        frame = read(spark, filled, "attempts", pushFilters="true").where(condition).select("task_id", "attempt")
+        assert rows(frame) == rows(kept.where(condition).select("task_id", "attempt")), condition
 
 
 def test_what_postgres_filters_is_not_filtered_again(spark: SparkSession, filled: str) -> None:
-    def plan(condition: str) -> str:
-        query: Any = read(spark, filled, "attempts").where(condition)._jdf.queryExecution()
+    def plan(condition: str, **options: str) -> str:
+        query: Any = read(spark, filled, "attempts", **options).where(condition)._jdf.queryExecution()
         return str(query.optimizedPlan().toString())
 
-    assert "Filter" not in plan(FILTERS[0])
-    assert "Filter" not in plan("task_id = '0190c7a2-0000-7000-8000-000000000000'")
-    assert "Filter" in plan("length(queue) = 7")
+    assert "Filter" not in plan(FILTERS[0], pushFilters="true")
+    assert "Filter" not in plan("task_id = '0190c7a2-0000-7000-8000-000000000000'", pushFilters="true")
+    assert "Filter" in plan("length(queue) = 7", pushFilters="true")
+    assert "Filter" in plan(FILTERS[0])
+
+
+def test_one_frame_is_filtered_in_several_ways(spark: SparkSession, filled: str) -> None:
+    """Spark keeps what was pushed for all that comes of one load(), which is why nothing is pushed unasked."""
+    frame = read(spark, filled, "attempts", columns="task_id,attempt,outcome")
+    failed, other = frame.where("outcome = 'FAILED'"), frame.where("outcome <> 'FAILED'")
+    total = frame.count()
+    assert 0 < failed.count() < total
+    assert failed.count() + other.count() == failed.union(other).count() == frame.where("1 = 1").count() == total
 
 
 # -- one state of the database --------------------------------------------------------------------------------------
@@ -345,6 +355,33 @@ def test_nothing_is_left_of_a_read_that_failed(spark: SparkSession, postgres: Em
     with pytest.raises(Exception, match="on purpose"):
         frame.rdd.mapPartitions(fail).collect()
     until_none(postgres, filled, 90)
+
+
+DRIVER = """
+import sys, time
+from pyspark.sql import SparkSession
+from airflow_horsies.spark import HorsiesDataSource
+
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+spark.dataSource.register(HorsiesDataSource)
+frame = spark.read.format("horsies").options(table="tasks", service=sys.argv[1], partitions="3").load()
+print("parts:", frame.rdd.getNumPartitions(), flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.slow
+def test_nothing_is_left_of_a_driver_that_was_killed(
+    spark: SparkSession, postgres: EmbeddedPostgres, filled: str
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", DRIVER, filled], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as driver:
+        assert driver.stdout
+        assert driver.stdout.readline().startswith("parts: 3")
+        assert sessions(postgres, filled) == 1
+        driver.kill()
+    until_none(postgres, filled, 20)
 
 
 # -- secrets and errors ---------------------------------------------------------------------------------------------
@@ -412,7 +449,9 @@ def test_a_missing_privilege_is_told(
 def add_attempt(connection: psycopg.Connection[Any], release: str, number: int) -> None:
     """Another one like one that is there."""
     table = "horsies_task_history" if keeps_history(release) else "horsies_task_attempts"
-    change = "task_id = gen_random_uuid()" if keeps_history(release) else "id = id + 1000000, attempt = attempt + 1000"
+    change = "id = id + 1000000, attempt = attempt + 1000, finished_at = now()"
+    if keeps_history(release):
+        change = "task_id = gen_random_uuid(), terminal_at = now(), retention_anchor_at = now()"
     connection.execute("DROP TABLE IF EXISTS one")
     connection.execute(
         f"CREATE TEMPORARY TABLE one AS SELECT * FROM {table} ORDER BY task_id LIMIT 1 OFFSET {number}".encode()
@@ -452,7 +491,8 @@ class Tail:
     def forget_last_commit(self) -> int:
         """As a crash after the batch was done and before that was written down."""
         last = max(int(path.name) for path in (self.checkpoint / "commits").iterdir() if path.name.isdigit())
-        (self.checkpoint / "commits" / str(last)).unlink()
+        for name in (str(last), f".{last}.crc"):
+            (self.checkpoint / "commits" / name).unlink(missing_ok=True)
         return last
 
 

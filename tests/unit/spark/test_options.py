@@ -29,6 +29,7 @@ from airflow_horsies.spark.options import Options, StreamOptions
         ({"table": "tasks", "partitions": "many"}, "partitions is 'many'"),
         ({"table": "tasks", "partitions": "99999"}, "from 1 to 1000"),
         ({"table": "tasks", "snapshotSeconds": "-1"}, "snapshotSeconds is '-1'"),
+        ({"table": "tasks", "pushFilters": "yes"}, "write true or false"),
         ({"table": "tasks", "startingOffsets": "latest"}, "there is no option 'startingoffsets'"),
     ],
 )
