@@ -62,6 +62,7 @@ def write_report(spark: SparkSession, period: Period, folder: str) -> dict[str, 
     """Compute the figures, write them below the folder, and hand the page to Airflow's web server."""
     # A day is one of UTC.
     spark.conf.set("spark.sql.session.timeZone", "UTC")
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     progress(0, len(TABLES) + 1, "reading the tasks that ended")
     tasks = ended_tasks(spark, period.start, period.end).cache()
     found = tasks.count()

@@ -118,13 +118,14 @@ def dag_tests(postgres: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFacto
         connections={"horsies_default": connection},
     )
     worker = HorsiesWorker(
-        "flights.tasks:app",
+        "flights.worker:app",
         conninfo=conninfo,
         log=folder / "worker.log",
         folder=folder,
         environ={
             "PYTHONPATH": str(EXAMPLES),
             "FLIGHTS_LAKE": str(folder / "lake"),
+            "HORSIES_REPORT_FOLDER": str(folder / "reports"),
             "JAVA_HOME": str(find_java(folder / "java").home),
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": LOOPBACK,

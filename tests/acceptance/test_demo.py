@@ -144,7 +144,9 @@ def test_totals_are_those_of_the_raw_data(finished: Finished) -> None:
 
 @pytest.mark.skipif(find_browser() is None, reason="no Chromium or Chrome is installed")
 def test_the_report_opens_in_a_browser_without_a_network(finished: Finished) -> None:
-    (page_file,) = (finished.folder / "reports" / "pages").glob("*.html")
+    told = re.search(r"The page:\n +(/.*\.html)", finished.output)
+    assert told
+    page_file = Path(told[1])
     complaints: list[str] = []
     with open_browser() as browser:
         page = browser.new_context(offline=True, color_scheme="dark").new_page()

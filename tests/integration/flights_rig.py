@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import date
@@ -13,12 +12,10 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from airflow_horsies.embedded.java import find_java_home
-from airflow_horsies.embedded.process import LOOPBACK
 from airflow_horsies.worker import TaskFault
+from tests.integration.spark_session import open_spark
 
 AIRPORTS = ("EWR", "JFK", "LGA")
 
@@ -59,33 +56,9 @@ def files_of(lake: Path) -> dict[str, bytes]:
 @contextmanager
 def open_pipeline(folder: Path) -> Iterator[Pipeline]:
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {
-            "FLIGHTS_LAKE": str(folder / "lake"),
-            # Importing the tasks makes their app, which connects to nothing.
-            "HORSIES_DATABASE_URL": "postgresql://nobody@localhost/nothing",
-            "JAVA_HOME": str(find_java_home(folder / "java")),
-            "PYSPARK_PYTHON": sys.executable,
-            "SPARK_LOCAL_IP": LOOPBACK,
-        }.items():
-            patch.setenv(name, value)
+        patch.setenv("FLIGHTS_LAKE", str(folder / "lake"))
+        # Importing the tasks makes their app, which connects to nothing.
+        patch.setenv("HORSIES_DATABASE_URL", "postgresql://nobody@localhost/nothing")
         sample_tasks, tasks = (import_module(name) for name in ("airflow_horsies.worker.sample_tasks", "flights.tasks"))
-        settings = {
-            **sample_tasks.SMALL_DATA,
-            "spark.ui.enabled": "false",
-            "spark.ui.showConsoleProgress": "false",
-            "spark.driver.host": LOOPBACK,
-            "spark.driver.bindAddress": LOOPBACK,
-            "spark.local.dir": str(folder),
-            "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        }
-        spark = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
-        gateway = spark.sparkContext._gateway
-        try:
+        with open_spark(folder, settings=sample_tasks.SMALL_DATA) as spark:
             yield Pipeline(spark, folder / "lake", tasks)
-        finally:
-            spark.stop()
-            # The JVM would stay as long as this process.
-            gateway.shutdown()
-            gateway.proc.stdin.close()
-            gateway.proc.wait(30)
-            SparkContext._gateway = SparkContext._jvm = None

@@ -15,10 +15,21 @@ from airflow_horsies.embedded.java import find_java_home
 from airflow_horsies.embedded.process import LOOPBACK
 
 
+def spark_environ(folder: Path) -> dict[str, str]:
+    """What a driver needs in its environment."""
+    return {
+        "JAVA_HOME": str(find_java_home(folder / "java")),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": LOOPBACK,
+    }
+
+
 @contextmanager
-def open_spark(folder: Path, environ: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
+def open_spark(
+    folder: Path, environ: Mapping[str, str] | None = None, settings: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
     """Its JVM, and the processes of Python it starts, see the given environment; the test's own stays as it is."""
-    settings = {
+    all_settings = {
         "spark.sql.shuffle.partitions": "2",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -26,16 +37,12 @@ def open_spark(folder: Path, environ: Mapping[str, str] | None = None) -> Iterat
         "spark.driver.bindAddress": LOOPBACK,
         "spark.local.dir": str(folder),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        **(settings or {}),
     }
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {
-            "JAVA_HOME": str(find_java_home(folder / "java")),
-            "PYSPARK_PYTHON": sys.executable,
-            "SPARK_LOCAL_IP": LOOPBACK,
-            **(environ or {}),
-        }.items():
+        for name, value in {**spark_environ(folder), **(environ or {})}.items():
             patch.setenv(name, value)
-        spark = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
+        spark = SparkSession.builder.master("local[2]").config(map=all_settings).getOrCreate()
     gateway = spark.sparkContext._gateway
     try:
         yield spark

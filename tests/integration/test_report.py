@@ -20,7 +20,7 @@ from airflow_horsies.report.page import Period
 from airflow_horsies.report.task import TABLES, write_report
 from airflow_horsies.spark import HorsiesDataSource
 from tests.integration.conftest import make_worker
-from tests.integration.releases import keeps_history
+from tests.integration.releases import MOVED, keeps_history
 from tests.integration.spark_session import open_spark
 from tests.unit.report.test_page import Outline
 
@@ -243,6 +243,7 @@ def test_figures_equal_those_of_sql(
     assert hook.report_page(report.name, report.period_start, report.period_end) == page
 
 
+@pytest.mark.parametrize("release", [MOVED], indirect=True)
 def test_a_period_without_tasks_gives_an_empty_report(pointed: SparkSession, hook: HorsiesHook, tmp_path: Path) -> None:
     hook.ensure_ledger()
     monday = datetime(2024, 1, 1, tzinfo=UTC)

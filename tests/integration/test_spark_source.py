@@ -19,7 +19,6 @@ import pytest
 from psycopg.rows import dict_row
 
 from airflow_horsies.database import Database, Session
-from airflow_horsies.embedded.java import find_java_home
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.ledger.schema import migrate
@@ -28,6 +27,7 @@ from airflow_horsies.wire.decoding import decode_attempts
 from tests.integration.conftest import make_worker
 from tests.integration.many_tasks import fill
 from tests.integration.releases import keeps_history
+from tests.integration.spark_session import open_spark, spark_environ
 
 pytest.importorskip("pyspark")
 from pyspark.sql import DataFrame, SparkSession
@@ -72,38 +72,21 @@ def spark(folder: Path) -> Iterator[SparkSession]:
     (folder / "events").mkdir()
     (folder / "services").touch()
     environ = {
-        "JAVA_HOME": str(find_java_home(folder / "java")),
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
         "PGSERVICEFILE": str(folder / "services"),
         "HORSIES_DATABASE_URL": f"postgresql://nobody:{SECRET}@127.0.0.1:1/nowhere",
     }
-    before = {name: os.environ.get(name) for name in environ}
-    os.environ.update(environ)
-    session = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.port", "0")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.session.timeZone", "Europe/Paris")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.python.filterPushdown.enabled", "true")
-        .config("spark.eventLog.enabled", "true")
-        .config("spark.eventLog.dir", f"file://{folder}/events")
-        .config("spark.driver.host", "127.0.0.1")
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("OFF")
-    session.dataSource.register(HorsiesDataSource)
-    gateway: Any = session.sparkContext._gateway
-    yield session
-    session.stop()
-    gateway.proc.stdin.close()
-    gateway.proc.wait(30)
-    for name, value in before.items():
-        if value is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = value
+    settings = {
+        "spark.ui.enabled": "true",
+        "spark.ui.port": "0",
+        "spark.sql.session.timeZone": "Europe/Paris",
+        "spark.sql.python.filterPushdown.enabled": "true",
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": f"file://{folder}/events",
+    }
+    with open_spark(folder, environ, settings) as session:
+        session.sparkContext.setLogLevel("OFF")
+        session.dataSource.register(HorsiesDataSource)
+        yield session
 
 
 Serve = Callable[[str], str]
@@ -372,10 +355,14 @@ time.sleep(600)
 
 @pytest.mark.slow
 def test_nothing_is_left_of_a_driver_that_was_killed(
-    spark: SparkSession, postgres: EmbeddedPostgres, filled: str
+    spark: SparkSession, postgres: EmbeddedPostgres, filled: str, folder: Path
 ) -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", DRIVER, filled], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        [sys.executable, "-c", DRIVER, filled],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, **spark_environ(folder), "PGSERVICEFILE": str(folder / "services")},
     ) as driver:
         assert driver.stdout
         assert driver.stdout.readline().startswith("parts: 3")
