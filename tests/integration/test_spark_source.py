@@ -30,6 +30,7 @@ from tests.integration.many_tasks import fill
 from tests.integration.releases import keeps_history
 
 pytest.importorskip("pyspark")
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 from airflow_horsies.spark import HorsiesDataSource
@@ -67,31 +68,37 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def spark(folder: Path) -> Iterator[SparkSession]:
-    """One session: the databases are told apart by the names of services."""
-    (folder / "events").mkdir()
+def environ(folder: Path) -> dict[str, str]:
+    """Of the JVM and, through it, of Spark's Python processes: databases are told apart by the names of services."""
     (folder / "services").touch()
-    environ = {
+    return {
         "JAVA_HOME": str(find_java_home(folder / "java")),
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PGSERVICEFILE": str(folder / "services"),
         "HORSIES_DATABASE_URL": f"postgresql://nobody:{SECRET}@127.0.0.1:1/nowhere",
     }
-    before = {name: os.environ.get(name) for name in environ}
-    os.environ.update(environ)
-    session = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.port", "0")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.session.timeZone", "Europe/Paris")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.python.filterPushdown.enabled", "true")
-        .config("spark.eventLog.enabled", "true")
-        .config("spark.eventLog.dir", f"file://{folder}/events")
-        .config("spark.driver.host", "127.0.0.1")
-        .getOrCreate()
-    )
+
+
+@pytest.fixture(scope="module")
+def spark(folder: Path, environ: dict[str, str]) -> Iterator[SparkSession]:
+    """pytest may come back to this module for the other release, so that nothing of a session may be left."""
+    (folder / "events").mkdir(exist_ok=True)
+    with pytest.MonkeyPatch.context() as patched:
+        for name, value in environ.items():
+            patched.setenv(name, value)
+        session = (
+            SparkSession.builder.master("local[2]")
+            .config("spark.ui.port", "0")
+            .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.sql.session.timeZone", "Europe/Paris")
+            .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.sql.python.filterPushdown.enabled", "true")
+            .config("spark.eventLog.enabled", "true")
+            .config("spark.eventLog.dir", f"file://{folder}/events")
+            .config("spark.driver.host", "127.0.0.1")
+            .getOrCreate()
+        )
     session.sparkContext.setLogLevel("OFF")
     session.dataSource.register(HorsiesDataSource)
     gateway: Any = session.sparkContext._gateway
@@ -99,11 +106,8 @@ def spark(folder: Path) -> Iterator[SparkSession]:
     session.stop()
     gateway.proc.stdin.close()
     gateway.proc.wait(30)
-    for name, value in before.items():
-        if value is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = value
+    SparkContext._gateway = None
+    SparkContext._jvm = None
 
 
 Serve = Callable[[str], str]
@@ -372,10 +376,14 @@ time.sleep(600)
 
 @pytest.mark.slow
 def test_nothing_is_left_of_a_driver_that_was_killed(
-    spark: SparkSession, postgres: EmbeddedPostgres, filled: str
+    environ: dict[str, str], postgres: EmbeddedPostgres, filled: str
 ) -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", DRIVER, filled], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        [sys.executable, "-c", DRIVER, filled],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, **environ},
     ) as driver:
         assert driver.stdout
         assert driver.stdout.readline().startswith("parts: 3")
