@@ -19,7 +19,8 @@ CONNECT_SECONDS = 30
 
 def find_database(service: str | None) -> Database:
     """Where to read, as the environment of this process says."""
-    args = {"connect_timeout": CONNECT_SECONDS, **_found(service), "application_name": APPLICATION_NAME}
+    ours = {"application_name": APPLICATION_NAME, "client_encoding": "utf8"}
+    args = {"connect_timeout": CONNECT_SECONDS, **_found(service), **ours}
     return Database(connect_args=args, listen_args=args)
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import psycopg
 import pyarrow as pa
-from psycopg import sql
+from psycopg import pq, sql
+from psycopg.errors import error_from_result
 from pyarrow import csv
 
 from airflow_horsies.exceptions import WireError
@@ -24,23 +25,45 @@ def read_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Runs a COPY ... (FORMAT csv) and yields what it brings."""
     schema = arrow_schema(columns)
-    with connection.cursor() as cursor, cursor.copy(query, params) as copy:
-        for chunk in _chunks(copy):
-            yield from _parse(chunk, columns, schema)
+    for chunk in _chunks(connection, psycopg.ClientCursor(connection).mogrify(query, params)):
+        yield from _parse(chunk, columns, schema)
 
 
-def _chunks(copy: psycopg.Copy) -> Iterator[bytes]:
-    """Whole rows, as the server sends one at a time: a row that is cut in two could not be parsed."""
-    rows: list[Any] = []
-    size = 0
-    while row := copy.read():
-        rows.append(row)
-        size += len(row)
-        if size >= CHUNK_BYTES:
-            yield b"".join(rows)
-            rows, size = [], 0
+def _chunks(connection: psycopg.Connection[Any], statement: str) -> Iterator[bytes]:
+    """Whole rows, as the server sends one at a time: a row that is cut in two could not be parsed.
+
+    libpq is asked itself, as Connection.copy() takes several times as long for each row.
+    """
+    link = connection.pgconn
+    link.send_query(statement.encode())
+    _require(link, pq.ExecStatus.COPY_OUT)
+    try:
+        rows: list[Any] = []
+        size = 0
+        while True:
+            length, row = link.get_copy_data(0)
+            if length < 0:
+                break
+            rows.append(row)
+            size += length
+            if size >= CHUNK_BYTES:
+                yield b"".join(rows)
+                rows, size = [], 0
+        _require(link, pq.ExecStatus.COMMAND_OK)
+        while link.get_result() is not None:
+            pass
+    except BaseException:
+        # Nobody reads the rest.
+        connection.close()
+        raise
     if rows:
         yield b"".join(rows)
+
+
+def _require(link: pq.abc.PGconn, status: pq.ExecStatus) -> None:
+    result = link.get_result()
+    if result is None or result.status != status:
+        raise error_from_result(result) if result else psycopg.OperationalError("the connection was lost")
 
 
 def _parse(chunk: bytes, columns: Sequence[Column], schema: pa.Schema) -> list[pa.RecordBatch]:

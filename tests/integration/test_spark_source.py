@@ -67,14 +67,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def spark(folder: Path) -> Iterator[SparkSession]:
-    """One session: the databases are told apart by the names of services."""
-    (folder / "events").mkdir()
+def environ(folder: Path) -> dict[str, str]:
+    """Of the JVM and, through it, of Spark's Python processes: databases are told apart by the names of services."""
     (folder / "services").touch()
-    environ = {
+    return {
+        **spark_environ(folder),
         "PGSERVICEFILE": str(folder / "services"),
         "HORSIES_DATABASE_URL": f"postgresql://nobody:{SECRET}@127.0.0.1:1/nowhere",
     }
+
+
+@pytest.fixture(scope="module")
+def spark(folder: Path, environ: dict[str, str]) -> Iterator[SparkSession]:
+    """pytest may come back to this module for the other release, so that nothing of a session may be left."""
+    (folder / "events").mkdir(exist_ok=True)
     settings = {
         "spark.ui.enabled": "true",
         "spark.ui.port": "0",
@@ -355,14 +361,14 @@ time.sleep(600)
 
 @pytest.mark.slow
 def test_nothing_is_left_of_a_driver_that_was_killed(
-    spark: SparkSession, postgres: EmbeddedPostgres, filled: str, folder: Path
+    environ: dict[str, str], postgres: EmbeddedPostgres, filled: str
 ) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", DRIVER, filled],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        env={**os.environ, **spark_environ(folder), "PGSERVICEFILE": str(folder / "services")},
+        env={**os.environ, **environ},
     ) as driver:
         assert driver.stdout
         assert driver.stdout.readline().startswith("parts: 3")
