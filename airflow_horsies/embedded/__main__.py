@@ -9,7 +9,7 @@ from pathlib import Path
 
 from airflow_horsies.embedded import demo
 from airflow_horsies.embedded.errors import EmbeddedError
-from airflow_horsies.embedded.story import ALL_DAYS, FEWEST_DAYS
+from airflow_horsies.embedded.story import ALL_DAYS, FEW_FROM, MOST_FEW
 from airflow_horsies.exceptions import HorsiesError
 
 
@@ -24,10 +24,10 @@ def main(arguments: list[str] | None = None) -> int:
     run.add_argument(
         "--days",
         type=int,
-        choices=range(FEWEST_DAYS, ALL_DAYS + 1),
+        choices=[*range(1, MOST_FEW + 1), ALL_DAYS],
         default=ALL_DAYS,
         metavar="N",
-        help=f"how many days of January to backfill, from {FEWEST_DAYS} on; {ALL_DAYS} if not given",
+        help=f"backfill so many days from {FEW_FROM} January on, up to {MOST_FEW}; without it, the whole month",
     )
     run.add_argument("--dags", type=Path, default=Path("dags"), help="the folder with the example pipeline (dags)")
     clean = commands.add_parser("clean", help="delete the demo's data")

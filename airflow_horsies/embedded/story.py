@@ -24,10 +24,10 @@ DAILY, MONTHLY, WEEKLY = "flights_daily", "flights_monthly", "horsies_reliabilit
 WORKER_APP = "flights.worker:app"
 LAKE, REPORTS = "lake", "reports"
 MONTH = "2013-01"
-FIRST = f"{MONTH}-01T00:00:00Z"
 ALL_DAYS = 31
-# Up to the one that heals.
-FEWEST_DAYS = 8
+# Fewer days begin with the one that heals.
+FEW_FROM = 8
+MOST_FEW = ALL_DAYS - FEW_FROM + 1
 HEALED_DAY, HEALED_TASK, HEALED_CODE = "2013-01-08", "enrich", "WEATHER_UNAVAILABLE"
 BROKEN_DAY, BROKEN_TASK, BROKEN_CODE = "2013-02-01", "validate", "QUALITY_GATE_FAILED"
 DAYS_AT_ONCE = 4
@@ -77,10 +77,11 @@ def tell_story(base_url: str, progress: Progress, days: int = ALL_DAYS) -> Outco
             _until(lambda: not api.missing_dags((DAILY, MONTHLY, WEEKLY)), "the DAGs")
             for dag_id in (DAILY, MONTHLY, WEEKLY):
                 api.unpause(dag_id)
-        last = f"{MONTH}-{days:02}T00:00:00Z"
-        api.backfill(DAILY, FIRST, last, at_once=DAYS_AT_ONCE)
+        first_day = 1 if days == ALL_DAYS else FEW_FROM
+        first, last = (f"{MONTH}-{day:02}T00:00:00Z" for day in (first_day, first_day + days - 1))
+        api.backfill(DAILY, first, last, at_once=DAYS_AT_ONCE)
         with progress.step(f"Backfilling January 2013 through {DAILY} (the first use of Spark takes a while)") as step:
-            runs = _wait_for_days(api, last, days, step.tell)
+            runs = _wait_for_days(api, first, last, days, step.tell)
         with progress.step("The roll-up of the month, which its last day triggers"):
             if days < ALL_DAYS:
                 api.trigger(MONTHLY, f"demo__{days}_days", month=MONTH)
@@ -117,12 +118,14 @@ def tell_story(base_url: str, progress: Progress, days: int = ALL_DAYS) -> Outco
         )
 
 
-def _wait_for_days(api: AirflowApi, last: str, days: int, tell: Callable[[str], None]) -> list[dict[str, Any]]:
+def _wait_for_days(
+    api: AirflowApi, first: str, last: str, days: int, tell: Callable[[str], None]
+) -> list[dict[str, Any]]:
     runs: list[dict[str, Any]] = []
 
     def all_ended() -> bool:
         nonlocal runs
-        runs = api.runs(DAILY, logical_date_gte=FIRST, logical_date_lte=last)
+        runs = api.runs(DAILY, logical_date_gte=first, logical_date_lte=last)
         states = Counter(run["state"] for run in runs)
         done = sum(states[state] for state in ENDED)
         failed = f", {states['failed']} of them failed" if states["failed"] else ""

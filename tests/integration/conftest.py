@@ -45,17 +45,23 @@ ABOVE_THE_WIRE = (
     "test_cli",
     "test_hub",
     "test_sensors",
+    "test_spark_source",
+    "test_state_machine",
     "test_submission_kills",
     "test_submit",
     "test_triggers",
 )
 
 
+def _is_of_both(item: pytest.Item) -> bool:
+    return item.get_closest_marker("both_releases") is not None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         release = getattr(item, "callspec", None) and item.callspec.params.get("release")  # type: ignore[attr-defined]
-        if release and not keeps_history(release) and item.path.stem in ABOVE_THE_WIRE:
+        if release and not keeps_history(release) and item.path.stem in ABOVE_THE_WIRE and not _is_of_both(item):
             item.add_marker(pytest.mark.slow)
 
 

@@ -95,7 +95,7 @@ def pgbouncer(
         run_as=run_as,
     )
     with process:
-        give_up = time.monotonic() + 20
+        give_up = time.monotonic() + 120
         while True:
             try:
                 psycopg.connect(**{**info, "port": port}).close()

@@ -68,7 +68,7 @@ def lines_in(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def until_true(holds: Callable[[], bool]) -> None:
-    give_up = time.monotonic() + 20
+    give_up = time.monotonic() + 120
     while not holds():
         assert time.monotonic() < give_up
         time.sleep(0.02)

@@ -217,6 +217,7 @@ def until_none(postgres: EmbeddedPostgres, database: str, seconds: float) -> Non
 # -- what is read ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.both_releases
 @pytest.mark.parametrize("table", TABLES)
 def test_a_frame_holds_what_the_database_holds(
     spark: SparkSession, postgres: EmbeddedPostgres, filled: str, release: str, table: str
@@ -287,6 +288,7 @@ def test_one_frame_is_filtered_in_several_ways(spark: SparkSession, filled: str)
 # -- one state of the database --------------------------------------------------------------------------------------
 
 
+@pytest.mark.both_releases
 def test_each_read_sees_one_state_while_a_worker_finishes_tasks(
     spark: SparkSession,
     postgres: EmbeddedPostgres,

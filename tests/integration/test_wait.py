@@ -50,7 +50,7 @@ def until_listening(hook: HorsiesHook, listeners: int = 1) -> None:
     """Returns once so many connections to the test's database have said LISTEN and are idle."""
     query = """SELECT count(*) FROM pg_stat_activity
                WHERE datname = current_database() AND query ILIKE 'listen%%' AND state = 'idle'"""
-    give_up = time.monotonic() + 20
+    give_up = time.monotonic() + 120
     with psycopg.connect(**hook._postgres.connect_args, autocommit=True) as connection:
         while connection.execute(query).fetchone() != (listeners,):
             assert time.monotonic() < give_up
