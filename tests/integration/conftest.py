@@ -41,15 +41,19 @@ MakeHook = Callable[..., HorsiesHook]
 
 # What differs between releases is the wire: above it, 'make test' tries the newest one only.
 ABOVE_THE_WIRE = (
+    "test_attempts",
     "test_bad_input",
     "test_cli",
+    "test_following",
     "test_hub",
+    "test_report",
     "test_sensors",
     "test_spark_source",
     "test_state_machine",
     "test_submission_kills",
     "test_submit",
     "test_triggers",
+    "test_wait",
 )
 
 
