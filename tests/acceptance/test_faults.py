@@ -25,7 +25,7 @@ from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.models import TaskInstanceKey, TaskState, TaskView
 from tests.acceptance.conftest import WORKER_PATH, AirflowApi
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 
 WAITERS = int(os.environ.get("WAITERS", "10"))
 MANY, FEW = f"waiting_{WAITERS}", "waiting_3"
