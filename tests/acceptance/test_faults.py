@@ -186,7 +186,6 @@ def frozen(process: GuardedProcess) -> Iterator[None]:
                 each.resume()
 
 
-@pytest.mark.slow
 def test_short_tasks_never_fail_by_a_state_mismatch(api: AirflowApi, hook: HorsiesHook) -> None:
     """Runs whose task ends before it would be deferred; the environment variable SHORT_RUNS tells how many."""
     begun = time.monotonic()
@@ -214,7 +213,6 @@ def test_end_while_the_triggerer_is_dead_is_not_lost(
     assert_all_wait(api, apart, waiting)
 
 
-@pytest.mark.slow
 def test_end_while_the_connections_of_the_triggerer_are_cut_is_not_lost(
     stack: EmbeddedStack, api: AirflowApi, apart: Apart, waiting: Waiting
 ) -> None:
@@ -230,7 +228,6 @@ def test_end_while_the_connections_of_the_triggerer_are_cut_is_not_lost(
     assert_all_wait(api, apart, waiting)
 
 
-@pytest.mark.slow
 def test_restart_of_the_database_is_outlived(api: AirflowApi, apart: Apart, waiting: Waiting) -> None:
     run_id = waiting.few["database"]
     assert_all_wait(api, apart, waiting)
@@ -240,7 +237,6 @@ def test_restart_of_the_database_is_outlived(api: AirflowApi, apart: Apart, wait
     assert_all_wait(api, apart, waiting)
 
 
-@pytest.mark.slow
 def test_end_while_the_scheduler_is_dead_is_not_lost(
     stack: EmbeddedStack, api: AirflowApi, apart: Apart, waiting: Waiting
 ) -> None:
@@ -253,7 +249,6 @@ def test_end_while_the_scheduler_is_dead_is_not_lost(
     assert_all_wait(api, apart, waiting)
 
 
-@pytest.mark.slow
 def test_tasks_of_a_killed_worker_are_run_again_by_horsies_alone(api: AirflowApi, apart: Apart, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     runs = [api.trigger("crashing", path=str(gate)) for _ in range(3)]
@@ -279,7 +274,6 @@ def test_tasks_of_a_killed_worker_are_run_again_by_horsies_alone(api: AirflowApi
 
 @pytest.mark.parametrize("ending", ["Reattached to", "Adopted"])
 @pytest.mark.parametrize("victims", ["task process", "task process and its supervisor"])
-@pytest.mark.slow
 def test_retry_after_the_task_process_was_killed_goes_on_with_the_same_horsies_task(
     stack: EmbeddedStack, api: AirflowApi, hook: HorsiesHook, tmp_path: Path, victims: str, ending: str
 ) -> None:
