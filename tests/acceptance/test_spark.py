@@ -58,9 +58,8 @@ def spark_at(place: str, folder: Path) -> Iterator[dict[str, str]]:
                 yield {"HORSIES_SPARK_MASTER": server.url}
 
 
-@pytest.mark.parametrize(
-    "place", ["local", *(pytest.param(place, marks=pytest.mark.slow) for place in ("standalone", "connect"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["local", "standalone", "connect"])
 def test_the_same_task_gives_the_same_result_wherever_spark_runs(
     api: AirflowApi,
     stack: EmbeddedStack,
