@@ -201,6 +201,7 @@ def test_a_mapped_task_instance_has_a_page_of_its_own(api: AirflowApi, window: W
     expect(state_of(window.frame)).to_have_text("completed")
 
 
+@pytest.mark.slow
 def test_a_batch_of_a_thousand_is_a_table_that_can_be_sorted(api: AirflowApi, window: Window) -> None:
     items = [{"a": number, "b": 1} for number in range(999)] + [{"a": "wrong", "b": 1}]
     run_id = api.trigger("batch", task_name="sample.add", items=items, max_failures=5)

@@ -16,7 +16,8 @@ from pandas.testing import assert_frame_equal
 from airflow_horsies.worker import TaskFault
 from tests.integration.flights_rig import AIRPORTS, Pipeline, open_pipeline
 
-pytestmark = pytest.mark.timeout(900)
+# A month takes minutes; the acceptance tests of the pipeline and of the demo have some of its days.
+pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 
 JANUARY = [date(2013, 1, 1) + timedelta(days=number) for number in range(31)]
 # Neither in order nor backwards.
