@@ -55,9 +55,10 @@ class Outcome:
         expected = {
             f"{self.asked} days succeeded": self.days == {"success": self.asked},
             f"the roll-up of {MONTH} has them all": self.month.get("days", 0) >= self.asked,
-            f"the weather of {HEALED_DAY} was had in the second attempt": (
+            # Whoever kills the worker meanwhile adds an attempt.
+            f"the weather of {HEALED_DAY} was had after a retry": (
                 self.healed.state is TaskState.COMPLETED
-                and [each.error_code for each in self.healed.attempts] == [HEALED_CODE, None]
+                and HEALED_CODE in [each.error_code for each in self.healed.attempts]
             ),
             f"{BROKEN_DAY} failed the quality gate": (
                 self.broken.state is TaskState.FAILED and self.broken.error_code == BROKEN_CODE
@@ -82,7 +83,7 @@ def tell_story(base_url: str, progress: Progress, days: int = ALL_DAYS) -> Outco
         api.backfill(DAILY, first, last, at_once=DAYS_AT_ONCE)
         with progress.step(f"Backfilling January 2013 through {DAILY} (the first use of Spark takes a while)") as step:
             runs = _wait_for_days(api, first, last, days, step.tell)
-        with progress.step("The roll-up of the month, which its last day triggers"):
+        with progress.step("The roll-up of the month, which its last missing day triggers"):
             if days < ALL_DAYS:
                 api.trigger(MONTHLY, f"demo__{days}_days", month=MONTH)
             month = _wait_for_month(api, days)

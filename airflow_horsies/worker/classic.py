@@ -169,7 +169,9 @@ class ClassicSpark:
         root = SparkSession.builder.config(conf=SparkConf()).getOrCreate()
         # Spark looks for sources of Python when it hears of the first one, in a process of its own: meanwhile the first
         # job runs. The root stays without it, as a name it knows cannot be registered by the sessions of tasks.
-        source = ThreadPoolExecutor(1, thread_name_prefix="horsies-source").submit(_make_source, root.newSession())
+        maker = ThreadPoolExecutor(1, thread_name_prefix="horsies-source")
+        source = maker.submit(_make_source, root.newSession())
+        maker.shutdown(wait=False)
         # The first job loads classes and, on a cluster, executors.
         root.range(2).selectExpr("sum(id)").collect()
         # Looked up once, as each look-up is a question to the JVM.

@@ -66,7 +66,7 @@ GOOD = Outcome(
         ({"month": {"days": 30}}, ["the roll-up of 2013-01 has them all"]),
         (
             {"healed": view("flights.enrich", TaskState.COMPLETED, None)},
-            ["the weather of 2013-01-08 was had in the second attempt"],
+            ["the weather of 2013-01-08 was had after a retry"],
         ),
         (
             {"broken": view("flights.validate", TaskState.FAILED, "WORKER_CRASHED")},
