@@ -15,6 +15,7 @@ from typing import Any, NoReturn, TypeVar
 
 import psycopg
 import psycopg2
+from psycopg.conninfo import conninfo_to_dict
 
 from airflow_horsies.exceptions import (
     AccessDenied,
@@ -27,11 +28,24 @@ from airflow_horsies.wire.statement import Rows, Script, Statement
 
 T = TypeVar("T")
 
+POSTGRES_SCHEMES = ("postgresql", "postgresql+psycopg", "postgres")
 DRIVER_ERRORS: tuple[type[Exception], ...] = (psycopg.Error, psycopg2.Error)
 # A serialisation failure, a deadlock, or two first claims of one idempotency key: nothing was committed.
 RERUN_SQLSTATES = frozenset({"40001", "40P01", "23505"})
 RERUN_PAUSES_SECONDS = (0.2, 2.0)
 POOLER_TRIALS = 3
+
+
+def args_of_url(url: str) -> dict[str, Any]:
+    """How to connect, as a URL says that SQLAlchemy takes, too; a ValueError, without a word of it, if none can."""
+    scheme, separator, rest = url.partition("://")
+    if separator and scheme in POSTGRES_SCHEMES:
+        try:
+            return dict(conninfo_to_dict(f"postgresql://{rest}"))
+        except psycopg.Error:
+            pass
+    # Not from the driver's error, which tells what it could not read, a password among it.
+    raise ValueError("no URL of a Postgres database")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,8 @@ import os
 from typing import Any
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict
 
-from airflow_horsies.database import Database
+from airflow_horsies.database import Database, args_of_url
 from airflow_horsies.exceptions import SourceError
 
 DATABASE_URL = "HORSIES_DATABASE_URL"
@@ -37,14 +36,12 @@ def _found(service: str | None) -> dict[str, Any]:
         return {"service": service}
     url = os.environ.get(DATABASE_URL)
     if url:
-        scheme, separator, rest = url.partition("://")
-        if separator and scheme in ("postgresql", "postgresql+psycopg", "postgres"):
-            try:
-                return conninfo_to_dict(f"postgresql://{rest}")
-            except psycopg.Error:
-                # It would tell what it could not read, a password among it.
-                pass
-        raise SourceError(f"{DATABASE_URL} is no Postgres URL; write postgresql://user:password@host:5432/horsies")
+        try:
+            return args_of_url(url)
+        except ValueError:
+            raise SourceError(
+                f"{DATABASE_URL} is no Postgres URL; write postgresql://user:password@host:5432/horsies"
+            ) from None
     if any(os.environ.get(name) for name in LIBPQ_VARIABLES):
         return {}
     raise SourceError(

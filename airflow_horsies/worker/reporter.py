@@ -15,9 +15,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 
-from psycopg.conninfo import conninfo_to_dict
-
-from airflow_horsies.database import Database, Session
+from airflow_horsies.database import Database, Session, args_of_url
 from airflow_horsies.exceptions import DatabaseUnreachable, HorsiesError
 from airflow_horsies.ledger import attempts as ledger
 from airflow_horsies.ledger import schema as ledger_schema
@@ -219,13 +217,11 @@ def _find_reason_to_stop(wire: Wire, attempt: RunningAttempt) -> Script[StopReas
 
 
 def _database(url: str) -> Database:
-    scheme, _, rest = url.partition("://")
-    args = conninfo_to_dict(f"{scheme.partition('+')[0]}://{rest}")
     connect_args = {
         "connect_timeout": CONNECT_SECONDS,
         "application_name": "airflow_horsies worker",
         "keepalives_idle": 30,
-        **args,
+        **args_of_url(url),
         # A pooler in transaction mode has no prepared statements.
         "prepare_threshold": None,
     }

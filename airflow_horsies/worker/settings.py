@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Self
 
+from airflow_horsies.database import POSTGRES_SCHEMES
 from airflow_horsies.exceptions import HorsiesError
 
 DATABASE_URL = "HORSIES_DATABASE_URL"
@@ -51,7 +52,6 @@ DEFAULT_HANG_SECONDS = 60
 DEFAULT_LOG_LINES = 10_000
 DEFAULT_RESULT_BYTES = 1_000_000
 MASTER = re.compile(r"local(?:-cluster)?(?:\[.*\])?$|spark://|yarn$|k8s://|sc://")
-DATABASE_SCHEMES = ("postgresql", "postgresql+psycopg", "postgres")
 # What horsies itself allows.
 LEAST_DEAD_AFTER, MOST_DEAD_AFTER = timedelta(seconds=5), timedelta(hours=1)
 
@@ -188,7 +188,7 @@ def _queues(given: str | Sequence[str | Queue]) -> tuple[Queue, ...]:
 def _for_horsies(variable: str, url: str) -> str:
     """horsies wants the driver in its URL."""
     scheme, separator, rest = url.partition("://")
-    if not separator or scheme not in DATABASE_SCHEMES:
+    if not separator or scheme not in POSTGRES_SCHEMES:
         raise SettingsError(f"{variable} is no Postgres URL; write postgresql://user:password@host:5432/horsies")
     return f"postgresql+psycopg://{rest}"
 

@@ -10,7 +10,7 @@ import pytest
 from psycopg import errors
 
 from airflow_horsies import database as database_module
-from airflow_horsies.database import RERUN_PAUSES_SECONDS, Database, Session
+from airflow_horsies.database import RERUN_PAUSES_SECONDS, Database, Session, args_of_url
 from airflow_horsies.exceptions import AccessDenied, DatabaseError, DatabaseUnreachable, HorsiesError
 from airflow_horsies.wire.statement import Rows, Script, Statement
 
@@ -159,3 +159,21 @@ def test_error_of_a_script_rolls_back(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(HorsiesError, match="no"):
         opened.run(refuse)  # type: ignore[arg-type]
     assert log == ["connect", "ask", "rollback"]
+
+
+def test_urls_are_read_as_sqlalchemy_writes_them() -> None:
+    for scheme in ("postgresql", "postgresql+psycopg", "postgres"):
+        assert args_of_url(f"{scheme}://me:p%40ss@host:5433/horsies") == {
+            "user": "me",
+            "password": "p@ss",
+            "host": "host",
+            "port": "5433",
+            "dbname": "horsies",
+        }
+
+
+@pytest.mark.parametrize("url", ["mysql://me:secret@host/x", "secret", "postgresql://me:secret@host:no=/x?secret=%"])
+def test_a_url_that_is_none_is_refused_without_a_word_of_it(url: str) -> None:
+    with pytest.raises(ValueError, match="no URL of a Postgres database") as caught:
+        args_of_url(url)
+    assert "secret" not in str(caught.value)
