@@ -6,7 +6,7 @@ export PYTHON
 # They would reach into the virtual environment.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
-.PHONY: help demo docs test test-slow screenshots browser check lint test-airflow-side test-matrix test-releases bench venv clean
+.PHONY: help demo docs test test-slow screenshots browser check lint test-airflow-side test-matrix test-releases chaos bench venv clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1|\2/p' Makefile | while IFS='|' read -r name what; do \
@@ -51,6 +51,9 @@ test-matrix:  ## the unit and dag.test() suites on Airflow 3.1, 3.2 and 3.3; ARG
 test-releases: venv  ## the contract suite, with real workers, on further releases of horsies; RELEASES names others
 	TEST_RELEASES="$(RELEASES)" .venv/bin/python -m pytest $(ARGS) \
 		tests/integration/test_wire_contract.py tests/integration/test_upstream_digests.py
+
+chaos: venv  ## faults of all kinds on the real stack, drawn from a seed, into benchmarks/chaos.json; ARGS=--seed=7 draws them again
+	@.venv/bin/python -W ignore -m tests.chaos --out benchmarks/chaos.json $(ARGS)
 
 bench: venv  ## what is measured and not tested: sending many tasks, waking waiters, short Spark jobs, reading many attempts
 	AIRFLOW_HOME="$(CURDIR)/.cache/bench" .venv/bin/python -W ignore benchmarks/enqueue.py

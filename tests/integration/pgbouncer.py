@@ -10,12 +10,13 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
-from airflow_horsies.embedded.process import GuardedProcess, RunAs, free_ports
+from airflow_horsies.embedded.process import LOOPBACK, GuardedProcess, RunAs, free_ports
 
 CACHE = Path(__file__).parents[2] / ".cache" / "pgbouncer"
 PACKAGES = ("pgbouncer", "libevent-2.1-7", "libc-ares2")
@@ -61,20 +62,34 @@ def pgbouncer(
     :param settings: those of a guide; its address, port and file of users are replaced.
     :param users: names to passwords; the first is used to see that it answers.
     """
-    program = find_pgbouncer()
-    [port] = free_ports(1)
     info = postgres.conninfo(database)
     known = dict(users or {info["user"]: info["password"]})
     info["user"], info["password"] = next(iter(known.items()))
-    user_file = folder / "users.txt"
-    user_file.write_text("".join(f'"{name}" "{password}"\n' for name, password in known.items()))
-    text = settings or (
-        f"[databases]\n* = host={info['host']} port={info['port']}\n"
+    if settings is None:
+        settings = plain_settings(info["port"], pool_mode)
+    process, port = make_pgbouncer(folder, settings, known)
+    with process:
+        wait_until_it_answers(process, {**info, "port": port})
+        yield port
+
+
+def plain_settings(server_port: int, pool_mode: str) -> str:
+    return (
+        f"[databases]\n* = host={LOOPBACK} port={server_port}\n"
         "[pgbouncer]\nlisten_addr =\nlisten_port =\nauth_file =\n"
         f"auth_type = trust\npool_mode = {pool_mode}\n"
         "ignore_startup_parameters = extra_float_digits\n"
     )
-    for name, value in {"listen_addr": "127.0.0.1", "listen_port": port, "auth_file": user_file}.items():
+
+
+def make_pgbouncer(folder: Path, settings: str, users: Mapping[str, str]) -> tuple[GuardedProcess, int]:
+    """A PgBouncer that is not started yet, and its port."""
+    program = find_pgbouncer()
+    [port] = free_ports(1)
+    user_file = folder / "users.txt"
+    user_file.write_text("".join(f'"{name}" "{password}"\n' for name, password in users.items()))
+    text = settings
+    for name, value in {"listen_addr": LOOPBACK, "listen_port": port, "auth_file": user_file}.items():
         text = re.sub(rf"^{name} =.*$", f"{name} = {value}", text, flags=re.MULTILINE)
     settings_file = folder / "pgbouncer.ini"
     settings_file.write_text(f"{text}unix_socket_dir =\n")
@@ -94,13 +109,15 @@ def pgbouncer(
         environ={"PATH": os.defpath, "LD_LIBRARY_PATH": str(libraries)},
         run_as=run_as,
     )
-    with process:
-        give_up = time.monotonic() + 120
-        while True:
-            try:
-                psycopg.connect(**{**info, "port": port}).close()
-                break
-            except psycopg.OperationalError:
-                assert process.running and time.monotonic() < give_up, process.log_tail()
-                time.sleep(0.05)
-        yield port
+    return process, port
+
+
+def wait_until_it_answers(process: GuardedProcess, conninfo: Mapping[str, Any]) -> None:
+    give_up = time.monotonic() + 120
+    while True:
+        try:
+            psycopg.connect(**conninfo).close()
+            return
+        except psycopg.OperationalError:
+            assert process.running and time.monotonic() < give_up, process.log_tail()
+            time.sleep(0.05)

@@ -1,0 +1,34 @@
+"""A short run of 'make chaos': every kind of fault but those of Airflow's own processes, and no violation."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.plan import KINDS
+
+ROOT = Path(__file__).parents[2]
+SEED = 7
+FAULTS = 90
+
+
+@pytest.mark.timeout(600)
+def test_short_trials_violate_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "chaos.json"
+    command = [sys.executable, "-W", "ignore", "-m", "tests.chaos", "--no-airflow", "--pace", "0.4"]
+    command += ["--seed", str(SEED), "--faults", str(FAULTS), "--out", str(out)]
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
+    ran = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True)
+    print(ran.stdout)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    report = json.loads(out.read_text())
+    assert (report["violations"], report["seed"]) == (0, SEED)
+    assert report["faults"] >= FAULTS
+    tried = {name for name, count in report["kinds"].items() if count}
+    expected = {name for name, kind in KINDS.items() if kind.needs is None}
+    assert tried >= expected, f"not tried: {expected - tried}"

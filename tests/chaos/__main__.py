@@ -1,0 +1,213 @@
+"""Seeded trials: faults of all kinds on the real stack under load, and what must hold is checked.
+
+python -m tests.chaos --seed 7 --faults 2000 --out benchmarks/chaos.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import secrets
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from tests.chaos.faults import Injector
+from tests.chaos.gathering import Watcher, gather, left_in_database, left_on_machine
+from tests.chaos.invariants import Violation, check
+from tests.chaos.load import AirflowLoad, LightLoad
+from tests.chaos.places import Unable, leave_mounts_of_others
+from tests.chaos.plan import KINDS, POINTS, faults
+from tests.chaos.stack import Stack
+
+TELL_SECONDS = 5.0
+SETTLE_SECONDS = 300.0
+SHOWN_VIOLATIONS = 30
+
+
+class Trials:
+    """One run: a stack, its load, faults one after the other, and the checks."""
+
+    def __init__(self, folder: Path, options: argparse.Namespace) -> None:
+        self.violations: list[Violation] = []
+        self.not_tried: list[str] = []
+        self.seconds = 0.0
+        self._options = options
+        self._begun = time.monotonic()
+        self._told = 0.0
+        self.stack = Stack(folder, with_airflow=not options.no_airflow, say=self._say)
+        self.injector = Injector(self.stack)
+        self.light = LightLoad(self.stack, options.seed, self.injector.happened)
+        self.injector.load = self.light
+        self.airflow: AirflowLoad | None = None
+        self.watcher = Watcher(self.stack)
+
+    def run(self) -> None:
+        folder = self.stack.folder
+        try:
+            self.stack.start()
+            self.light.start()
+            if self.stack.airflow is not None:
+                self.airflow = AirflowLoad(self.stack)
+                self.airflow.start()
+            self.watcher.start()
+            self._trouble()
+            self._settle()
+            self._end_load()
+            self.stack.stop_clients()
+            self.violations += self.watcher.end()
+            self.violations += check(gather(self.stack, self.light, self.airflow))
+            self.violations += left_in_database(self.stack)
+            ports = self.stack.ports()
+        finally:
+            self._say("stopping")
+            self.injector.finish()
+            self.stack.stop()
+        self.violations += left_on_machine(folder, ports)
+
+    def _trouble(self) -> None:
+        options = self._options
+        begun = time.monotonic()
+        self._say(f"{options.faults} faults, seed {options.seed}")
+        for fault in faults(options.seed, pace=options.pace, able=self.stack.able, only=options.only):
+            self._tell_now_and_then()
+            time.sleep(fault.pause)
+            self.injector.inject(fault)
+            if self.light.error is not None:
+                raise self.light.error
+            if self.injector.total >= options.faults:
+                break
+        self.injector.finish()
+        self.seconds = time.monotonic() - begun
+
+    def _settle(self) -> None:
+        """No more faults: everything that is open must end."""
+        self._say("no more faults; waiting for the end of what is open")
+        self.light.drain()
+        if self.airflow is not None:
+            self.airflow.drain()
+        self.stack.heal()
+        give_up = time.monotonic() + SETTLE_SECONDS
+        while self.light.open_count or (self.airflow is not None and self.airflow.open_count):
+            if time.monotonic() > give_up:
+                self._say("what is open does not end")
+                return
+            self._tell_now_and_then()
+            time.sleep(0.2)
+
+    def _end_load(self) -> None:
+        self.light.end()
+        if self.airflow is not None:
+            self.airflow.end()
+
+    def _tell_now_and_then(self) -> None:
+        if time.monotonic() - self._told < TELL_SECONDS:
+            return
+        self._told = time.monotonic()
+        light, airflow = self.light, self.airflow
+        said = f"{self.injector.total:5} faults  light {light.over_count} done, {light.open_count} open"
+        if airflow is not None:
+            said += f"  runs of Airflow {airflow.over_count} done, {airflow.open_count} open"
+        said += f"  violations {len(self.watcher.history.violations) + len(self.injector.errors)}"
+        self._say(said)
+
+    def _say(self, text: str) -> None:
+        if text.startswith("NOT TRIED"):
+            self.not_tried.append(text.removeprefix("NOT TRIED: "))
+        minutes, seconds = divmod(int(time.monotonic() - self._begun), 60)
+        print(f"{minutes:3}:{seconds:02}  {text}", flush=True)
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def report(self) -> dict[str, Any]:
+        kinds = {kind: self.injector.counts[kind] for kind in KINDS}
+        return {
+            "faults": self.injector.total,
+            "violations": len(self.violations) + len(self.injector.errors),
+            "seed": self._options.seed,
+            "seconds": round(self.seconds, 1),
+            "kinds": kinds,
+            "points_hit": dict(sorted(self.light.points_hit.items())),
+            "light_instances": len(self.light.lights),
+            "airflow_runs": len(self.airflow.runs) if self.airflow else 0,
+            "rows_watched": len(self.watcher.history),
+            "not_tried": self.not_tried,
+        }
+
+    def tell_end(self) -> None:
+        report = self.report()
+        print(f"\n{'kind':40} {'faults':>7} {'no target':>10}")
+        for kind, count in report["kinds"].items():
+            print(f"{kind:40} {count:7} {self.injector.without_target[kind]:10}")
+        hit = self.light.points_hit
+        print(f"\n{len(hit)} of {len(POINTS)} named points were hit; {self.light.missed} faults never reached theirs")
+        print(f"not hit: {', '.join(point for point in POINTS if point not in hit) or 'none'}")
+        for each in self.not_tried:
+            print(f"NOT TRIED: {each}")
+        for error in self.injector.errors:
+            print(f"VIOLATION (seed {self._options.seed}) the trials themselves: {error}")
+        for violation in self.violations[:SHOWN_VIOLATIONS]:
+            print(f"VIOLATION (seed {self._options.seed}) {violation}")
+            for said in self.injector.near(violation.at):
+                print(f"    after {said}")
+        if len(self.violations) > SHOWN_VIOLATIONS:
+            print(f"… and {len(self.violations) - SHOWN_VIOLATIONS} more")
+        print(
+            f"\n{report['faults']} faults in {report['seconds'] / 60:.1f} minutes, {report['light_instances']} light "
+            f"task instances, {report['airflow_runs']} runs of Airflow, {report['violations']} violations, "
+            f"seed {report['seed']}"
+        )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6), help="what all faults are drawn from")
+    parser.add_argument("--faults", type=int, default=2000, help="how many (2000)")
+    parser.add_argument("--pace", type=float, default=1.0, help="seconds between two, on average (1.0)")
+    parser.add_argument("--no-airflow", action="store_true", help="light submitters only")
+    parser.add_argument("--only", action="append", default=[], choices=list(KINDS), help="no other kinds")
+    parser.add_argument("--out", type=Path, help="where to write the figures")
+    parser.add_argument("--keep", action="store_true", help="keep the folder with all logs")
+    parser.add_argument("--plan", action="store_true", help="print what would be drawn, and do nothing")
+    options = parser.parse_args(arguments)
+    if options.plan:
+        able = {kind.needs or "" for kind in KINDS.values()}
+        for fault in islice(faults(options.seed, pace=options.pace, able=able, only=options.only), options.faults):
+            print(f"{fault.pause:6.2f} s  {fault}")
+        return 0
+    if os.geteuid() == 0:
+        try:
+            leave_mounts_of_others()
+        except (Unable, OSError) as error:
+            print(f"mounts cannot be kept apart: {error}")
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    print(f"seed {options.seed}", flush=True)
+    folder = Path(tempfile.mkdtemp(prefix="airflow-horsies-chaos-"))
+    folder.chmod(0o711)
+    trials = Trials(folder, options)
+    try:
+        trials.run()
+    except KeyboardInterrupt:
+        print("interrupted")
+        return 130
+    finally:
+        if options.keep:
+            print(f"kept: {folder}")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+    trials.tell_end()
+    if options.out:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps(trials.report(), indent=2) + "\n")
+    return int(bool(trials.violations or trials.injector.errors))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

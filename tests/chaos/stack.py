@@ -1,0 +1,408 @@
+"""The real stack under trial: Postgres, a proxy, PgBouncer, workers, Airflow, and the hosts of light submitters."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from multiprocessing.connection import Connection, Listener
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+import psycopg
+import pytest
+
+from airflow_horsies.embedded.airflow import EmbeddedAirflow, inherited_environ
+from airflow_horsies.embedded.postgres import EmbeddedPostgres
+from airflow_horsies.embedded.process import LOOPBACK, GuardedProcess
+from tests.chaos.places import DATABASE_NAME, Clock, SecondHost, SmallDisk, Unable
+from tests.chaos.proxy import Proxy
+from tests.integration.pgbouncer import make_pgbouncer, plain_settings
+
+T = TypeVar("T")
+ROOT = Path(__file__).parents[2]
+DAGS = Path(__file__).parent / "dags"
+HORSIES, AIRFLOW = "horsies", "airflow"
+BASE_URL = "http://airflow.chaos:8080"
+END_SECONDS = 60.0
+START_SECONDS = 120.0
+Say = Callable[[str], None]
+
+# So that what died is noticed within seconds, and not within minutes.
+AIRFLOW_SETTINGS = {
+    "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+    "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",
+    "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
+    "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "10",
+    "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "10",
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "25",
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "5",
+    "AIRFLOW__SCHEDULER__TASK_QUEUED_TIMEOUT": "40",
+    "AIRFLOW__SCHEDULER__TASK_QUEUED_TIMEOUT_CHECK_INTERVAL": "10",
+    "AIRFLOW__SCHEDULER__NUM_STUCK_IN_QUEUED_RETRIES": "500",
+    "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "10",
+    "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "2",
+    "AIRFLOW__LOGGING__LOGGING_LEVEL": "WARNING",
+}
+
+
+class Component:
+    """A process that faults happen to; one at a time."""
+
+    def __init__(self, process: GuardedProcess) -> None:
+        self.process = process
+        self.lock = threading.RLock()
+        self._log = process.log
+        self._starts = 0
+
+    def start(self) -> None:
+        # A log of its own for each start: it begins anew.
+        self._starts += 1
+        self.process.log = self._log.with_suffix(f".{self._starts}.log")
+        self.process.start()
+
+    def kill(self, *, whole: bool = True) -> None:
+        """SIGKILL to it and, as when its machine goes down, to everything below; wait until all has ended."""
+        for each in self.tree() if whole else self.tree()[:1]:
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
+        self.process.wait(END_SECONDS)
+
+    def tree(self) -> list[psutil.Process]:
+        try:
+            leader = psutil.Process(self.process.pid)
+            return [leader, *leader.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
+
+    @contextmanager
+    def dead(self, *, whole: bool = True) -> Iterator[None]:
+        with self.lock:
+            self.kill(whole=whole)
+            try:
+                yield
+            finally:
+                self.start()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        with self.lock, paused(self.tree()):
+            yield
+
+    def revive(self) -> None:
+        with self.lock:
+            if not self.process.running:
+                self.start()
+
+
+@contextmanager
+def paused(processes: list[psutil.Process]) -> Iterator[None]:
+    """They do nothing for a while."""
+    try:
+        for each in processes:
+            with suppress(psutil.NoSuchProcess):
+                each.suspend()
+        yield
+    finally:
+        for each in processes:
+            with suppress(psutil.NoSuchProcess):
+                each.resume()
+
+
+class Stack:
+    """Everything, started and stopped together.
+
+    :param folder: where everything is kept.
+    :param with_airflow: the four components of Airflow as well.
+    :param say: told what is being done, and what cannot be.
+    """
+
+    def __init__(self, folder: Path, *, with_airflow: bool, say: Say) -> None:
+        self.folder = folder
+        self.proxy = Proxy()
+        self.postgres = EmbeddedPostgres(folder / "postgres", durable=True)
+        self.database: Component | None = None
+        self.second_host: SecondHost | None = None
+        self.clock: Clock | None = None
+        self.disk: SmallDisk | None = None
+        self.pools: dict[str, Component] = {}
+        self.pool_ports: dict[str, int] = {}
+        self.workers: list[Component] = []
+        self.channels: dict[str, Connection] = {}
+        self.airflow: EmbeddedAirflow | None = None
+        self.components: dict[str, Component] = {}
+        self._hosts: list[Component] = []
+        self._with_airflow = with_airflow
+        self._say = say
+        self._opened = ExitStack()
+
+    @property
+    def able(self) -> set[str]:
+        """What there is of that which kinds of faults need."""
+        parts = {
+            "airflow": self.airflow,
+            "second host": self.second_host,
+            "clock": self.clock,
+            "small disk": self.disk,
+            "pgbouncer": self.pools,
+        }
+        return {name for name, part in parts.items() if part}
+
+    def start(self) -> None:
+        for name in ("beats", "tried", "cancelled", "told", "tmp", "pools"):
+            (self.folder / name).mkdir()
+        self._opened.callback(self.proxy.close)
+        self._start_postgres()
+        self.second_host = self._able("a second host", lambda: SecondHost(self.folder))
+        if self.second_host is not None:
+            self.second_host.start()
+            self._opened.callback(self.second_host.stop)
+        self.clock = self._able("clock skew", lambda: Clock(self.folder))
+        self.disk = self._able("a disk that is full", lambda: SmallDisk(self.folder / "disk"))
+        if self.disk is not None:
+            self._opened.callback(self.disk.stop)
+        for name in ("workers", "submitters", "airflow"):
+            self.proxy.add(name, self.postgres.port)
+        gateway = self.second_host.gateway if self.second_host else LOOPBACK
+        self.proxy.add("second_host", self.postgres.port, gateway)
+        for mode in ("session", "transaction"):
+            pool = self._able(f"PgBouncer in {mode} mode", lambda mode=mode: self._make_pool(mode))
+            if pool is None:
+                break
+            self.pools[mode] = pool
+            self._start(pool)
+        self._start_workers()
+        if self._with_airflow:
+            self._start_airflow()
+        for name in ("first", "second"):
+            self._start_host(name)
+        if self.airflow is not None:
+            self._say("waiting for Airflow")
+            self.airflow.wait_healthy()
+
+    def heal(self) -> None:
+        """Whatever is dead lives again."""
+        if self.database is not None:
+            with self.database.lock:
+                if not self.database.process.running:
+                    self.start_database()
+        for each in (*self.pools.values(), *self.workers, *self.components.values()):
+            each.revive()
+
+    def stop_clients(self) -> None:
+        """All but the database, gently, as one would."""
+        for channel in self.channels.values():
+            channel.close()
+        for each in self._hosts:
+            each.process.stop()
+        if self.airflow is not None:
+            self.airflow.stop()
+        for each in (*self.workers, *self.pools.values()):
+            each.process.request_stop()
+        for each in (*self.workers, *self.pools.values()):
+            each.process.stop()
+
+    def stop(self) -> None:
+        self._opened.close()
+
+    def ports(self) -> list[tuple[str, int]]:
+        return [
+            (LOOPBACK, self.postgres.port),
+            *((route.address, route.port) for route in self.proxy.routes.values()),
+            *((LOOPBACK, port) for port in self.pool_ports.values()),
+        ]
+
+    # -- Postgres ----------------------------------------------------------------------------------------------------
+
+    def query(self, query: str, *params: Any, database: str = HORSIES) -> list[tuple[Any, ...]]:
+        """Past the proxy, whatever happens there."""
+        info = self.postgres.conninfo(database)
+        with psycopg.connect(**info, autocommit=True, connect_timeout=5, application_name="chaos") as connection:
+            cursor = connection.execute(query, params or None)
+            return cursor.fetchall() if cursor.description else []
+
+    def stop_database(self, how: signal.Signals) -> None:
+        """SIGINT is a fast shutdown, SIGQUIT an immediate one, SIGKILL none."""
+        assert self.database is not None
+        with suppress(ProcessLookupError):
+            os.kill(self.database.process.pid, how)
+        self.database.process.wait(END_SECONDS)
+        # The guard has ended all of it, so the file is stale; its process id may belong to another by now.
+        (self.postgres.data_folder / "postmaster.pid").unlink(missing_ok=True)
+
+    def start_database(self) -> None:
+        assert self.database is not None
+        self.database.start()
+        give_up = time.monotonic() + END_SECONDS
+        while True:
+            try:
+                self.query("SELECT 1")
+                return
+            except psycopg.OperationalError:
+                if time.monotonic() > give_up or not self.database.process.running:
+                    raise
+                time.sleep(0.05)
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _able(self, what: str, make: Callable[[], T]) -> T | None:
+        try:
+            return make()
+        except (Unable, OSError) as error:
+            self._say(f"NOT TRIED: {what}: {error}")
+            return None
+
+    def _start(self, component: Component) -> None:
+        component.start()
+        self._opened.callback(component.process.stop)
+
+    def _start_postgres(self) -> None:
+        self.postgres.start()
+        self._opened.callback(self.postgres.delete)
+        self._opened.callback(self.postgres.stop)
+        self.database = Component(self.postgres.process)
+        for name in (HORSIES, AIRFLOW):
+            self.postgres.create_database(name)
+
+    def _make_pool(self, mode: str) -> Component:
+        folder = self.folder / "pools" / mode
+        folder.mkdir()
+        info = self.postgres.conninfo(HORSIES)
+        settings = plain_settings(self.proxy.routes["submitters"].port, mode)
+        settings += "max_client_conn = 500\nserver_login_retry = 1\n"
+        try:
+            process, port = make_pgbouncer(folder, settings, {info["user"]: info["password"]})
+        except pytest.skip.Exception as error:
+            raise Unable(str(error)) from None
+        self.pool_ports[mode] = port
+        return Component(process)
+
+    def _environ(self, **more: str) -> dict[str, str]:
+        return inherited_environ() | {
+            "CHAOS_FOLDER": str(self.folder),
+            "PYTHONPATH": str(ROOT),
+            "TMPDIR": str(self.folder / "tmp"),
+            **more,
+        }
+
+    def _url(self, host: str, port: int) -> str:
+        info = self.postgres.conninfo(HORSIES)
+        return f"postgresql://{info['user']}:{info['password']}@{host}:{port}/{HORSIES}"
+
+    def _second(self) -> tuple[str, int]:
+        """How the database is reached from the second host."""
+        route = self.proxy.routes["second_host"]
+        return DATABASE_NAME if self.second_host else route.address, route.port
+
+    def _start_workers(self) -> None:
+        self._say("starting two workers")
+        direct = self._url(LOOPBACK, self.proxy.routes["workers"].port)
+        first = {"HORSIES_DATABASE_URL": direct}
+        if "transaction" in self.pool_ports:
+            pooled = self._url(LOOPBACK, self.pool_ports["transaction"])
+            first = {"HORSIES_DATABASE_URL": pooled, "HORSIES_DIRECT_DATABASE_URL": direct}
+        skewed = [f"{name}={value}" for name, value in (self.clock.environ if self.clock else {}).items()]
+        second = {"HORSIES_DATABASE_URL": self._url(*self._second())}
+        logs = self.disk.folder if self.disk else self.folder
+        for name, urls in {"first": first, "second": second}.items():
+            command = ["env", *(skewed if name == "second" else []), sys.executable, "-m", "airflow_horsies.worker"]
+            command += ["tests.chaos.tasks:app", "--processes", "2", "--loglevel", "WARNING"]
+            if name == "second" and self.second_host is not None:
+                command = self.second_host.command(*command)
+            worker = Component(
+                GuardedProcess(
+                    f"The {name} worker",
+                    command,
+                    log=logs / f"{name}-worker.log",
+                    environ=self._environ(**urls),
+                    folder=ROOT,
+                    grace_seconds=8,
+                )
+            )
+            self.workers.append(worker)
+            self._start(worker)
+            # The first makes the tables.
+            self._wait_for_worker(worker)
+
+    def _wait_for_worker(self, worker: Component) -> None:
+        give_up = time.monotonic() + START_SECONDS
+        while True:
+            with suppress(psycopg.Error):
+                if self.query("SELECT 1 FROM horsies_worker_states WHERE pid = %s", worker.process.pid):
+                    return
+            if not worker.process.running or time.monotonic() > give_up:
+                raise RuntimeError(f"{worker.process.name} did not start.{worker.process.log_tail()}")
+            time.sleep(0.1)
+
+    def connections(self) -> dict[str, dict[str, Any]]:
+        """Each way from a submitter to horsies' database, as Airflow's connections."""
+        info = self.postgres.conninfo(HORSIES)
+        common = {"conn_type": "horsies", "login": info["user"], "password": info["password"], "schema": HORSIES}
+        direct = {"host": LOOPBACK, "port": self.proxy.routes["submitters"].port}
+        host, port = self._second()
+        found = {"direct": {**common, **direct}, "second_host": {**common, "host": host, "port": port}}
+        if self.pool_ports:
+            listen = {"listen_host": direct["host"], "listen_port": direct["port"]}
+            found["session"] = {**common, "host": LOOPBACK, "port": self.pool_ports["session"]}
+            pooled = {**common, "host": LOOPBACK, "port": self.pool_ports["transaction"]}
+            found["transaction"] = {**pooled, "extra": listen}
+        return found
+
+    def _start_host(self, name: str) -> None:
+        """Where light submitters are forked."""
+        folder = self.folder / f"{name}-host"
+        folder.mkdir()
+        address = str(self.folder / f"{name}.socket")
+        command = [sys.executable, "-m", "tests.chaos.submitter", address]
+        if name == "second" and self.second_host is not None:
+            command = self.second_host.command(*command)
+        settings = {
+            "AIRFLOW_HOME": str(folder),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__API__BASE_URL": BASE_URL,
+        }
+        for connection, fields in self.connections().items():
+            settings[f"AIRFLOW_CONN_{connection.upper()}"] = json.dumps(fields)
+        host = Component(
+            GuardedProcess(
+                f"The {name} host of submitters",
+                command,
+                log=folder / "host.log",
+                environ=self._environ(**settings),
+                folder=ROOT,
+            )
+        )
+        with Listener(address, "AF_UNIX") as listener:
+            self._hosts.append(host)
+            self._start(host)
+            channel = listener.accept()
+        if not channel.poll(START_SECONDS):
+            raise RuntimeError(f"{host.process.name} did not start.{host.process.log_tail()}")
+        channel.recv()
+        self.channels[name] = channel
+
+    def _start_airflow(self) -> None:
+        self._say("starting Airflow")
+        info = self.postgres.conninfo(HORSIES)
+        horsies = {"conn_type": "horsies", "login": info["user"], "password": info["password"], "schema": HORSIES}
+        horsies |= {"host": LOOPBACK, "port": self.proxy.routes["airflow"].port}
+        settings: Mapping[str, str] = AIRFLOW_SETTINGS | {"TMPDIR": str(self.folder / "tmp")}
+        airflow = EmbeddedAirflow(
+            self.folder / "airflow",
+            database_url=self.postgres.dsn(AIRFLOW, scheme="postgresql+psycopg2"),
+            dags_folder=DAGS,
+            all_admins=True,
+            connections={"horsies_default": horsies},
+            settings=settings,
+        )
+        airflow.migrate()
+        self._opened.callback(airflow.stop)
+        airflow.start()
+        self.airflow = airflow
+        self.components = {name: Component(process) for name, process in airflow.processes.items()}
