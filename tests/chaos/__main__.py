@@ -69,7 +69,9 @@ class Trials:
         finally:
             self._say("stopping")
             self.injector.finish()
+            self._end_load()
             self.stack.stop()
+            self._write_journal()
         self.violations += left_on_machine(folder, ports)
 
     def _trouble(self) -> None:
@@ -93,7 +95,6 @@ class Trials:
         self.light.drain()
         if self.airflow is not None:
             self.airflow.drain()
-        self.stack.heal()
         give_up = time.monotonic() + SETTLE_SECONDS
         while self.light.open_count or (self.airflow is not None and self.airflow.open_count):
             if time.monotonic() > give_up:
@@ -103,9 +104,13 @@ class Trials:
             time.sleep(0.2)
 
     def _end_load(self) -> None:
-        self.light.end()
-        if self.airflow is not None:
-            self.airflow.end()
+        for load in (self.light, self.airflow):
+            if load is not None and load.is_alive():
+                load.end()
+
+    def _write_journal(self) -> None:
+        lines = [f"{at - self._begun:8.2f}  {said}\n" for at, said in self.injector.journal]
+        (self.stack.folder / "journal.txt").write_text("".join(lines))
 
     def _tell_now_and_then(self) -> None:
         if time.monotonic() - self._told < TELL_SECONDS:
@@ -138,6 +143,7 @@ class Trials:
             "light_instances": len(self.light.lights),
             "airflow_runs": len(self.airflow.runs) if self.airflow else 0,
             "rows_watched": len(self.watcher.history),
+            "ended_by_themselves": dict(self.stack.keeper.revived),
             "not_tried": self.not_tried,
         }
 
@@ -149,6 +155,8 @@ class Trials:
         hit = self.light.points_hit
         print(f"\n{len(hit)} of {len(POINTS)} named points were hit; {self.light.missed} faults never reached theirs")
         print(f"not hit: {', '.join(point for point in POINTS if point not in hit) or 'none'}")
+        for name, count in self.stack.keeper.revived.items():
+            print(f"{name} ended by itself, and was started again, {count} times")
         for each in self.not_tried:
             print(f"NOT TRIED: {each}")
         for error in self.injector.errors:

@@ -126,7 +126,6 @@ class Injector:
     def _of_component(self, component: Component, how: str, drawn: Any) -> Iterator[None]:
         with component.lock:
             if not component.process.running:
-                component.revive()
                 raise NoTarget
             if how == "SIGKILL":
                 with component.dead(whole=drawn.get("whole", True)):
@@ -257,7 +256,7 @@ class Injector:
             yield
 
     def _backend(self, fault: Fault) -> int:
-        found = self._stack.query(BACKENDS, HORSIES, database="postgres")
+        found = self._stack.query(BACKENDS, HORSIES)
         (pid,) = _picked(found, fault)
         return int(pid)
 

@@ -17,7 +17,7 @@ from airflow_horsies.embedded.process import is_free
 from tests.chaos import BATCH_SIZE, DAG_ID, LIGHT_DAG_ID
 from tests.chaos.invariants import Facts, History, Instance, Outcome, Row, Sent, Violation
 from tests.chaos.load import AirflowLoad, LightLoad
-from tests.chaos.stack import AIRFLOW, Stack
+from tests.chaos.stack import Stack
 
 WATCH_SECONDS = 3.0
 LEAVE_SECONDS = 15.0
@@ -108,17 +108,13 @@ def _light_outcomes(light: LightLoad) -> Iterator[Outcome]:
 def _airflow_outcomes(stack: Stack) -> Iterator[Outcome]:
     values = {
         (run_id, task_id): value
-        for run_id, task_id, value in stack.query(
-            "SELECT run_id, task_id, value FROM xcom WHERE dag_id = %s AND key = 'return_value'",
-            DAG_ID,
-            database=AIRFLOW,
+        for run_id, task_id, value in stack.query_airflow(
+            "SELECT run_id, task_id, value FROM xcom WHERE dag_id = %s AND key = 'return_value'", DAG_ID
         )
     }
     sizes = {"batch": BATCH_SIZE, "sensor": None}
-    for run_id, task_id, map_index, state, try_number in stack.query(
-        "SELECT run_id, task_id, map_index, state, try_number FROM task_instance WHERE dag_id = %s",
-        DAG_ID,
-        database=AIRFLOW,
+    for run_id, task_id, map_index, state, try_number in stack.query_airflow(
+        "SELECT run_id, task_id, map_index, state, try_number FROM task_instance WHERE dag_id = %s", DAG_ID
     ):
         yield Outcome(
             (DAG_ID, run_id, task_id, map_index),

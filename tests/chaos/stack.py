@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing.connection import Connection, Listener
@@ -21,14 +22,14 @@ import pytest
 from airflow_horsies.embedded.airflow import EmbeddedAirflow, inherited_environ
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.embedded.process import LOOPBACK, GuardedProcess
-from tests.chaos.places import DATABASE_NAME, Clock, SecondHost, SmallDisk, Unable
+from tests.chaos.places import DATABASE_NAME, Clock, FastDisk, SecondHost, SmallDisk, Unable
 from tests.chaos.proxy import Proxy
 from tests.integration.pgbouncer import make_pgbouncer, plain_settings
 
 T = TypeVar("T")
 ROOT = Path(__file__).parents[2]
 DAGS = Path(__file__).parent / "dags"
-HORSIES, AIRFLOW = "horsies", "airflow"
+HORSIES = "horsies"
 BASE_URL = "http://airflow.chaos:8080"
 END_SECONDS = 60.0
 START_SECONDS = 120.0
@@ -95,10 +96,17 @@ class Component:
         with self.lock, paused(self.tree()):
             yield
 
-    def revive(self) -> None:
-        with self.lock:
-            if not self.process.running:
-                self.start()
+    def revive(self) -> bool:
+        """Whether it had ended, and nobody was about to start it."""
+        if not self.lock.acquire(blocking=False):
+            return False
+        try:
+            if self.process.running:
+                return False
+            self.start()
+            return True
+        finally:
+            self.lock.release()
 
 
 @contextmanager
@@ -113,6 +121,27 @@ def paused(processes: list[psutil.Process]) -> Iterator[None]:
         for each in processes:
             with suppress(psutil.NoSuchProcess):
                 each.resume()
+
+
+class Keeper(threading.Thread):
+    """Starts again what ended by itself, as systemd or Kubernetes would."""
+
+    def __init__(self, components: Callable[[], list[Component]]) -> None:
+        super().__init__(name="keeper", daemon=True)
+        self.revived: Counter[str] = Counter()
+        self._components = components
+        self._ending = threading.Event()
+
+    def run(self) -> None:
+        while not self._ending.wait(1.0):
+            for each in self._components():
+                if each.revive():
+                    self.revived[each.process.name] += 1
+
+    def end(self) -> None:
+        self._ending.set()
+        if self.is_alive():
+            self.join()
 
 
 class Stack:
@@ -137,6 +166,8 @@ class Stack:
         self.channels: dict[str, Connection] = {}
         self.airflow: EmbeddedAirflow | None = None
         self.components: dict[str, Component] = {}
+        self.keeper = Keeper(lambda: [*self.pools.values(), *self.workers, *self.components.values()])
+        self._metadata = EmbeddedPostgres(folder / "metadata", durable=False)
         self._hosts: list[Component] = []
         self._with_airflow = with_airflow
         self._say = say
@@ -177,26 +208,24 @@ class Stack:
                 break
             self.pools[mode] = pool
             self._start(pool)
+        # What takes longest to import comes first.
+        listeners = {name: self._start_host(name) for name in ("first", "second")}
         self._start_workers()
         if self._with_airflow:
             self._start_airflow()
-        for name in ("first", "second"):
-            self._start_host(name)
+        for name, listener in listeners.items():
+            with listener:
+                self.channels[name] = listener.accept()
+            self.channels[name].recv()
         if self.airflow is not None:
             self._say("waiting for Airflow")
             self.airflow.wait_healthy()
-
-    def heal(self) -> None:
-        """Whatever is dead lives again."""
-        if self.database is not None:
-            with self.database.lock:
-                if not self.database.process.running:
-                    self.start_database()
-        for each in (*self.pools.values(), *self.workers, *self.components.values()):
-            each.revive()
+        self._opened.callback(self.keeper.end)
+        self.keeper.start()
 
     def stop_clients(self) -> None:
-        """All but the database, gently, as one would."""
+        """All but the databases, gently, as one would."""
+        self.keeper.end()
         for channel in self.channels.values():
             channel.close()
         for each in self._hosts:
@@ -220,9 +249,14 @@ class Stack:
 
     # -- Postgres ----------------------------------------------------------------------------------------------------
 
-    def query(self, query: str, *params: Any, database: str = HORSIES) -> list[tuple[Any, ...]]:
+    def query(self, query: str, *params: Any) -> list[tuple[Any, ...]]:
         """Past the proxy, whatever happens there."""
-        info = self.postgres.conninfo(database)
+        return self._query(self.postgres.conninfo(HORSIES), query, *params)
+
+    def query_airflow(self, query: str, *params: Any) -> list[tuple[Any, ...]]:
+        return self._query(self._metadata.conninfo(), query, *params)
+
+    def _query(self, info: Mapping[str, Any], query: str, *params: Any) -> list[tuple[Any, ...]]:
         with psycopg.connect(**info, autocommit=True, connect_timeout=5, application_name="chaos") as connection:
             cursor = connection.execute(query, params or None)
             return cursor.fetchall() if cursor.description else []
@@ -263,12 +297,14 @@ class Stack:
         self._opened.callback(component.process.stop)
 
     def _start_postgres(self) -> None:
+        fast = self._able("Postgres in memory", lambda: FastDisk(self.folder / "postgres"))
+        if fast is not None:
+            self._opened.callback(fast.stop)
         self.postgres.start()
         self._opened.callback(self.postgres.delete)
         self._opened.callback(self.postgres.stop)
         self.database = Component(self.postgres.process)
-        for name in (HORSIES, AIRFLOW):
-            self.postgres.create_database(name)
+        self.postgres.create_database(HORSIES)
 
     def _make_pool(self, mode: str) -> Component:
         folder = self.folder / "pools" / mode
@@ -354,8 +390,8 @@ class Stack:
             found["transaction"] = {**pooled, "extra": listen}
         return found
 
-    def _start_host(self, name: str) -> None:
-        """Where light submitters are forked."""
+    def _start_host(self, name: str) -> Listener:
+        """Where light submitters are forked; it calls when it is ready."""
         folder = self.folder / f"{name}-host"
         folder.mkdir()
         address = str(self.folder / f"{name}.socket")
@@ -378,24 +414,23 @@ class Stack:
                 folder=ROOT,
             )
         )
-        with Listener(address, "AF_UNIX") as listener:
-            self._hosts.append(host)
-            self._start(host)
-            channel = listener.accept()
-        if not channel.poll(START_SECONDS):
-            raise RuntimeError(f"{host.process.name} did not start.{host.process.log_tail()}")
-        channel.recv()
-        self.channels[name] = channel
+        listener = Listener(address, "AF_UNIX")
+        self._hosts.append(host)
+        self._start(host)
+        return listener
 
     def _start_airflow(self) -> None:
         self._say("starting Airflow")
+        # On a server of its own: Airflow without its own database is Airflow's matter.
+        self._metadata.start()
+        self._opened.callback(self._metadata.stop)
         info = self.postgres.conninfo(HORSIES)
         horsies = {"conn_type": "horsies", "login": info["user"], "password": info["password"], "schema": HORSIES}
         horsies |= {"host": LOOPBACK, "port": self.proxy.routes["airflow"].port}
         settings: Mapping[str, str] = AIRFLOW_SETTINGS | {"TMPDIR": str(self.folder / "tmp")}
         airflow = EmbeddedAirflow(
             self.folder / "airflow",
-            database_url=self.postgres.dsn(AIRFLOW, scheme="postgresql+psycopg2"),
+            database_url=self._metadata.dsn(scheme="postgresql+psycopg2"),
             dags_folder=DAGS,
             all_admins=True,
             connections={"horsies_default": horsies},
