@@ -29,6 +29,7 @@ from tests.chaos.stack import Stack
 
 TELL_SECONDS = 5.0
 SETTLE_SECONDS = 300.0
+WONDER_SECONDS = 20.0
 SHOWN_VIOLATIONS = 30
 
 
@@ -95,11 +96,15 @@ class Trials:
         self.light.drain()
         if self.airflow is not None:
             self.airflow.drain()
-        give_up = time.monotonic() + SETTLE_SECONDS
+        begun = time.monotonic()
+        asked = False
         while self.light.open_count or (self.airflow is not None and self.airflow.open_count):
-            if time.monotonic() > give_up:
+            if time.monotonic() - begun > SETTLE_SECONDS:
                 self._say("what is open does not end")
                 return
+            if time.monotonic() - begun > WONDER_SECONDS and not asked:
+                asked = True
+                self.stack.ask_workers_where_they_are()
             self._tell_now_and_then()
             time.sleep(0.2)
 
@@ -144,6 +149,7 @@ class Trials:
             "airflow_runs": len(self.airflow.runs) if self.airflow else 0,
             "rows_watched": len(self.watcher.history),
             "ended_by_themselves": dict(self.stack.keeper.revived),
+            "hung": dict(self.stack.keeper.hung),
             "not_tried": self.not_tried,
         }
 
@@ -157,6 +163,8 @@ class Trials:
         print(f"not hit: {', '.join(point for point in POINTS if point not in hit) or 'none'}")
         for name, count in self.stack.keeper.revived.items():
             print(f"{name} ended by itself, and was started again, {count} times")
+        for name, count in self.stack.keeper.hung.items():
+            print(f"{name} hung, and was killed and started again, {count} times")
         for each in self.not_tried:
             print(f"NOT TRIED: {each}")
         for error in self.injector.errors:

@@ -33,6 +33,8 @@ HORSIES = "horsies"
 BASE_URL = "http://airflow.chaos:8080"
 END_SECONDS = 60.0
 START_SECONDS = 120.0
+# Longer than horsies waits for a connection, twice.
+HUNG_SECONDS = 70.0
 Say = Callable[[str], None]
 
 # So that what died is noticed within seconds, and not within minutes.
@@ -124,19 +126,42 @@ def paused(processes: list[psutil.Process]) -> Iterator[None]:
 
 
 class Keeper(threading.Thread):
-    """Starts again what ended by itself, as systemd or Kubernetes would."""
+    """Starts again what ended by itself, and workers that no longer say anything, as systemd or Kubernetes would."""
 
-    def __init__(self, components: Callable[[], list[Component]]) -> None:
+    def __init__(self, stack: Stack) -> None:
         super().__init__(name="keeper", daemon=True)
         self.revived: Counter[str] = Counter()
-        self._components = components
+        self.hung: Counter[str] = Counter()
+        self._stack = stack
         self._ending = threading.Event()
+        # The last word of a worker, by its process id, and when it was new.
+        self._words: dict[int, tuple[object, float]] = {}
 
     def run(self) -> None:
         while not self._ending.wait(1.0):
-            for each in self._components():
+            stack = self._stack
+            for each in (*stack.pools.values(), *stack.workers, *stack.components.values()):
                 if each.revive():
                     self.revived[each.process.name] += 1
+            with suppress(psycopg.Error):
+                self._probe(dict(stack.query("SELECT pid, max(snapshot_at) FROM horsies_worker_states GROUP BY pid")))
+
+    def _probe(self, words: Mapping[int, object]) -> None:
+        now = time.monotonic()
+        for worker in self._stack.workers:
+            pid = worker.process.pid
+            word = words.get(pid)
+            if self._words.get(pid, (None, 0.0))[0] != word or pid not in self._words:
+                self._words[pid] = (word, now)
+            elif now - self._words[pid][1] > HUNG_SECONDS and worker.lock.acquire(blocking=False):
+                try:
+                    self.hung[worker.process.name] += 1
+                    self._stack.ask_workers_where_they_are()
+                    time.sleep(1.0)
+                    worker.kill()
+                    worker.start()
+                finally:
+                    worker.lock.release()
 
     def end(self) -> None:
         self._ending.set()
@@ -166,7 +191,7 @@ class Stack:
         self.channels: dict[str, Connection] = {}
         self.airflow: EmbeddedAirflow | None = None
         self.components: dict[str, Component] = {}
-        self.keeper = Keeper(lambda: [*self.pools.values(), *self.workers, *self.components.values()])
+        self.keeper = Keeper(self)
         self._metadata = EmbeddedPostgres(folder / "metadata", durable=False)
         self._hosts: list[Component] = []
         self._with_airflow = with_airflow
@@ -214,14 +239,21 @@ class Stack:
         if self._with_airflow:
             self._start_airflow()
         for name, listener in listeners.items():
-            with listener:
-                self.channels[name] = listener.accept()
+            self.channels[name] = listener.accept()
             self.channels[name].recv()
         if self.airflow is not None:
             self._say("waiting for Airflow")
             self.airflow.wait_healthy()
         self._opened.callback(self.keeper.end)
         self.keeper.start()
+
+    def ask_workers_where_they_are(self) -> None:
+        """Into their logs: for people who wonder why nothing moves."""
+        for worker in self.workers:
+            for each in worker.tree():
+                with suppress(psutil.Error):
+                    if "airflow_horsies.worker" in " ".join(each.cmdline()) or "spawn_main" in " ".join(each.cmdline()):
+                        each.send_signal(signal.SIGUSR1)
 
     def stop_clients(self) -> None:
         """All but the databases, gently, as one would."""
@@ -337,33 +369,45 @@ class Stack:
         return DATABASE_NAME if self.second_host else route.address, route.port
 
     def _start_workers(self) -> None:
-        self._say("starting two workers")
+        """One through PgBouncer, one on the second host with a clock of its own, and a plain one.
+
+        Each with one child, as they are by default: with more, horsies 0.5.4 hangs for good where a child is killed
+        that waits for the others to be ready.
+        """
+        self._say("starting three workers")
         direct = self._url(LOOPBACK, self.proxy.routes["workers"].port)
-        first = {"HORSIES_DATABASE_URL": direct}
+        pooled = {"HORSIES_DATABASE_URL": direct}
         if "transaction" in self.pool_ports:
-            pooled = self._url(LOOPBACK, self.pool_ports["transaction"])
-            first = {"HORSIES_DATABASE_URL": pooled, "HORSIES_DIRECT_DATABASE_URL": direct}
+            pool = self._url(LOOPBACK, self.pool_ports["transaction"])
+            pooled = {"HORSIES_DATABASE_URL": pool, "HORSIES_DIRECT_DATABASE_URL": direct}
+        urls = {
+            "pooled": pooled,
+            "distant": {"HORSIES_DATABASE_URL": self._url(*self._second())},
+            "plain": {"HORSIES_DATABASE_URL": direct},
+        }
         skewed = [f"{name}={value}" for name, value in (self.clock.environ if self.clock else {}).items()]
-        second = {"HORSIES_DATABASE_URL": self._url(*self._second())}
         logs = self.disk.folder if self.disk else self.folder
-        for name, urls in {"first": first, "second": second}.items():
-            command = ["env", *(skewed if name == "second" else []), sys.executable, "-m", "airflow_horsies.worker"]
-            command += ["tests.chaos.tasks:app", "--processes", "2", "--loglevel", "WARNING"]
-            if name == "second" and self.second_host is not None:
+        for name, databases in urls.items():
+            command = ["env", *(skewed if name == "distant" else []), sys.executable, "-m", "airflow_horsies.worker"]
+            command += ["tests.chaos.tasks:app", "--loglevel", "WARNING"]
+            if name == "distant" and self.second_host is not None:
                 command = self.second_host.command(*command)
             worker = Component(
                 GuardedProcess(
                     f"The {name} worker",
                     command,
                     log=logs / f"{name}-worker.log",
-                    environ=self._environ(**urls),
+                    environ=self._environ(**databases),
                     folder=ROOT,
                     grace_seconds=8,
                 )
             )
             self.workers.append(worker)
             self._start(worker)
-            # The first makes the tables.
+            if len(self.workers) == 1:
+                # It makes the tables, which only one can.
+                self._wait_for_worker(worker)
+        for worker in self.workers:
             self._wait_for_worker(worker)
 
     def _wait_for_worker(self, worker: Component) -> None:
@@ -414,7 +458,7 @@ class Stack:
                 folder=ROOT,
             )
         )
-        listener = Listener(address, "AF_UNIX")
+        listener = self._opened.enter_context(Listener(address, "AF_UNIX"))
         self._hosts.append(host)
         self._start(host)
         return listener

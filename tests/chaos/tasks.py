@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
+import signal
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -14,6 +16,9 @@ FOLDER = Path(os.environ["CHAOS_FOLDER"])
 BEAT_SECONDS = 0.2
 # Longer than anybody may need to hear of a cancel.
 ENDLESS_SECONDS = 150.0
+
+# Asked for, a worker and its children write into their log where they are.
+faulthandler.register(signal.SIGUSR1)
 
 app = horsies_app(dead_after=timedelta(seconds=5))
 
