@@ -14,6 +14,7 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
 from typing import BinaryIO, TextIO
@@ -106,8 +107,10 @@ class _Passage(io.RawIOBase):
 
     def write(self, data: bytes) -> int:  # type: ignore[override]
         chunk = bytes(data)
-        self._before.write(chunk)
-        self._before.flush()
+        # Where its disk is full, the worker's own log has a gap; no task fails for that.
+        with suppress(OSError):
+            self._before.write(chunk)
+            self._before.flush()
         log = self._sink()
         if log is not self._log:
             self._log, self._rest, self._skips_rest = log, b"", False

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import errno
 import io
 import logging
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -14,7 +16,7 @@ import pytest
 pytest.importorskip("horsies")
 
 from airflow_horsies.models import LogLine
-from airflow_horsies.worker.logs import MAX_LINE_BYTES, MAX_LINE_CHARS, AttemptLog, Capture
+from airflow_horsies.worker.logs import CHUNK_BYTES, MAX_LINE_BYTES, MAX_LINE_CHARS, AttemptLog, Capture
 from airflow_horsies.worker.masking import mask
 
 SECRET = "s3cret-word"
@@ -420,6 +422,25 @@ def test_a_stream_still_has_its_file_descriptor(tmp_path: Path) -> None:
         assert sys.stdout.fileno() == file.fileno()
         assert sys.stdout.writable()
         other.flush()
+
+
+class FullDisk(io.BytesIO):
+    def write(self, data: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_disk_for_the_own_log_of_the_worker_fails_no_task_and_loses_no_line() -> None:
+    with capturing() as child:
+        full = sys.stdout = io.TextIOWrapper(FullDisk())
+        logging.getLogger().handlers[:] = [logging.NullHandler()]
+        Capture(lambda: child.log).install()
+        log = child.begin()
+        print("as long as a buffer", "x" * CHUNK_BYTES)
+        logging.getLogger("my.tasks").info("logged")
+        print("short")
+        sys.stdout.flush()
+        assert [text[:19] for text in texts(log)] == ["as long as a buffer", "my.tasks: logged", "short"]
+        assert not full.closed
 
 
 def test_log_records_have_their_level_their_logger_and_their_time() -> None:
