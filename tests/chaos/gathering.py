@@ -89,7 +89,12 @@ def gather(stack: Stack, light: LightLoad, airflow: AirflowLoad | None) -> Facts
     ]
     outcomes = [*_light_outcomes(light), *(_airflow_outcomes(stack) if airflow is not None else ())]
     acknowledged = {task_id: at for each in light.lights for task_id, at in each.acknowledged.items()}
-    return Facts(sent, rows, outcomes, acknowledged, _last_beats(stack.folder / "beats"))
+    failures = {
+        key: (str(attempt[5]), str(attempt[6]))
+        for key, attempt in ((key, json.loads(text)) for key, text in stack.query(ATTEMPTS))
+        if attempt[5] is not None
+    }
+    return Facts(sent, rows, outcomes, acknowledged, _last_beats(stack.folder / "beats"), failures)
 
 
 def _value(result: str | None) -> Any:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 COMPLETED, CANCELLED = "COMPLETED", "CANCELLED"
+UNHANDLED = "UNHANDLED_EXCEPTION"
 LIVE = frozenset({"PENDING", "CLAIMED", "RUNNING"})
 # How long after the acknowledgement of a cancel its task may still be seen: workers look every second, but they, their
 # connections and the database are killed, paused and cut all the time.
@@ -60,6 +61,8 @@ class Facts:
     # When somebody was told that a task is cancelled, and when the task was last seen alive.
     acknowledged: Mapping[str, float] = field(default_factory=dict)
     last_beats: Mapping[str, float] = field(default_factory=dict)
+    # The error code and message of each attempt that failed, by task and number.
+    failures: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ class Violation:
 
 
 def check(facts: Facts) -> list[Violation]:
-    rules = (one_row, nothing_repeated, completions_arrive, successes_have_results, cancels_end)
+    rules = (one_row, nothing_repeated, completions_arrive, successes_have_results, cancels_end, code_is_left_alone)
     return [violation for rule in rules for violation in rule(facts)]
 
 
@@ -168,6 +171,13 @@ def cancels_end(facts: Facts) -> Iterator[Violation]:
         if seen - at > CANCEL_SECONDS:
             late = f"was seen running {seen - at:.1f} s after the acknowledgement"
             yield Violation("nothing alive after an acknowledged cancel", task_id, late, at)
+
+
+def code_is_left_alone(facts: Facts) -> Iterator[Violation]:
+    """A fault may end the process of a task; its code never sees one."""
+    for attempt, (code, message) in facts.failures.items():
+        if code == UNHANDLED:
+            yield Violation("no fault is raised in a task", attempt, message)
 
 
 def _results(facts: Facts) -> dict[tuple[Instance, int], dict[int, Row | None]]:

@@ -40,6 +40,7 @@ GOOD = Facts(
     ],
     acknowledged={"f": 100.0},
     last_beats={"f": 101.5, "b": 500.0},
+    failures={"a/1": ("WORKER_CRASHED", "the worker was killed")},
 )
 
 
@@ -91,6 +92,10 @@ BAD = {
     ),
     "part of a batch": (outcome(BATCH, size=3), "no success without"),
     "a cancel undone": (row("f", "COMPLETED", 1), "an acknowledged cancel holds"),
+    "a fault within a task": (
+        replace(GOOD, failures={"a/1": ("UNHANDLED_EXCEPTION", "OSError: no space left on device")}),
+        "no fault is raised in a task",
+    ),
     "alive after a cancel": (
         replace(GOOD, last_beats={"f": 100.0 + CANCEL_SECONDS + 1}),
         "nothing alive after an acknowledged cancel",
