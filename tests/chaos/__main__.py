@@ -30,6 +30,10 @@ from tests.chaos.stack import Stack
 TELL_SECONDS = 5.0
 SETTLE_SECONDS = 300.0
 WONDER_SECONDS = 20.0
+ACTIVITY = (
+    "SELECT format('%s %s, waits for %s since %s: %s', pid, application_name, wait_event, now() - state_change, query) "
+    "FROM pg_stat_activity WHERE state <> 'idle' AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+)
 SHOWN_VIOLATIONS = 30
 
 
@@ -105,6 +109,10 @@ class Trials:
             if time.monotonic() - begun > WONDER_SECONDS and not asked:
                 asked = True
                 self.stack.ask_workers_where_they_are()
+                for said in self.light.ask_where_it_is():
+                    self._say(f"open: {said}")
+                for (said,) in self.stack.query(ACTIVITY):
+                    self._say(f"busy: {said}")
             self._tell_now_and_then()
             time.sleep(0.2)
 

@@ -161,6 +161,17 @@ class LightLoad(threading.Thread):
 
         return go_on
 
+    def ask_where_it_is(self) -> list[str]:
+        """What is open; those that run write where they are into their logs."""
+        with self._lock:
+            for job in self._jobs.values():
+                _signal(job.pid, signal.SIGUSR1)
+            return [
+                f"{light.key}, life {light.life}, try {light.try_number}, {light.role} through {light.connection}: "
+                + ("; ".join(f"{job.role} runs as {job.pid}" for job in self._jobs.values() if job.light is light))
+                for light in self._open
+            ]
+
     def drain(self) -> None:
         """Nothing new; what is open goes on to its end, and no fault waits any more."""
         with self._lock:

@@ -127,8 +127,9 @@ class Proxy:
         try:
             yield
         finally:
-            self.cut(name)
+            # In this order: whoever has lost something is cut.
             route.swallows = False
+            self.cut(name)
 
     @contextmanager
     def slow(self, name: str, delay: float) -> Iterator[None]:

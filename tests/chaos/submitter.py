@@ -8,10 +8,12 @@ database would have it.
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import importlib
 import json
 import logging
 import os
+import signal
 import sys
 import time
 from collections.abc import Mapping
@@ -169,6 +171,8 @@ def main() -> None:
     folder = Path(os.environ["CHAOS_FOLDER"])
     # It would ask Airflow's api-server, which these processes have none of.
     HorsiesAttemptsLink.push = lambda *_: None  # type: ignore[method-assign]
+    # Asked for, a child writes into the log where it is.
+    faulthandler.register(signal.SIGUSR1)
     points.names()
     points.watch()
     with Client(sys.argv[1], "AF_UNIX") as channel:
