@@ -73,11 +73,12 @@ class Watcher(threading.Thread):
 
 
 def gather(stack: Stack, light: LightLoad, airflow: AirflowLoad | None) -> Facts:
+    now = time.monotonic()
     sent = [
-        Sent((dag_id, run_id, task_id, map_index), position, life, round_, horsies_task_id)
-        for dag_id, run_id, task_id, map_index, position, life, round_, horsies_task_id in stack.query(
-            "SELECT dag_id, run_id, task_id, map_index, position, life, round, horsies_task_id::text "
-            "FROM airflow_horsies.submissions"
+        Sent((dag_id, run_id, task_id, map_index), position, life, round_, horsies_task_id, now - age)
+        for dag_id, run_id, task_id, map_index, position, life, round_, horsies_task_id, age in stack.query(
+            "SELECT dag_id, run_id, task_id, map_index, position, life, round, horsies_task_id::text, "
+            "extract(epoch FROM clock_timestamp() - submitted_at)::float FROM airflow_horsies.submissions"
         )
     ]
     rows = [

@@ -27,6 +27,7 @@ class Sent:
     life: int
     round: int
     task_id: str
+    at: float | None = None
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,8 @@ def one_row(facts: Facts) -> Iterator[Violation]:
             yield Violation(rule, task_id, f"is recorded for {count} submissions")
     for each in facts.sent:
         if found[each.task_id] != 1:
-            yield Violation(rule, _named(each), f"horsies has {found[each.task_id]} rows of task {each.task_id}")
+            said = f"horsies has {found[each.task_id]} rows of task {each.task_id}"
+            yield Violation(rule, _named(each), said, each.at)
     for task_id in found.keys() - {each.task_id for each in facts.sent}:
         yield Violation(rule, task_id, "horsies has a row that no task instance submitted")
     rounds = defaultdict(list)
@@ -109,14 +111,12 @@ def one_row(facts: Facts) -> Iterator[Violation]:
 def nothing_repeated(facts: Facts) -> Iterator[Violation]:
     """What completed is not run again within a life."""
     status = {row.task_id: row.status for row in facts.rows}
-    last: dict[tuple[Instance, int, int], int] = {}
-    for each in facts.sent:
-        place = (each.instance, each.position, each.life)
-        last[place] = max(each.round, last.get(place, 0))
+    last = {(each.instance, each.position, each.life): each for each in sorted(facts.sent, key=lambda each: each.round)}
     for each in facts.sent:
         latest = last[each.instance, each.position, each.life]
-        if status.get(each.task_id) == COMPLETED and each.round < latest:
-            yield Violation("nothing done twice", _named(each), f"completed, and was followed by round {latest}")
+        if status.get(each.task_id) == COMPLETED and each.round < latest.round:
+            said = f"completed, and was followed by round {latest.round}"
+            yield Violation("nothing done twice", _named(each), said, latest.at)
 
 
 def completions_arrive(facts: Facts) -> Iterator[Violation]:

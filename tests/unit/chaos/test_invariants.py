@@ -114,6 +114,12 @@ def test_violation_names_the_instance_the_life_and_the_task() -> None:
     assert "2 rows of task e" in str(violation)
 
 
+def test_violation_tells_when_the_second_round_was_sent() -> None:
+    facts = row("a", "COMPLETED", 1)
+    facts = replace(facts, sent=[replace(each, at=7.5) if each.task_id == "b" else each for each in facts.sent])
+    assert [violation.at for violation in check(facts)] == [7.5]
+
+
 def test_row_that_changes_or_vanishes_is_found() -> None:
     history = History()
     history.see("attempt", {"a/1": "FAILED", "a/2": "FAILED"})
