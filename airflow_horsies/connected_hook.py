@@ -208,7 +208,7 @@ class ConnectedHook(PostgresHook):
 
     def _read(self, make_script: WireScript[T]) -> T:
         wire = Wire(self.horsies_schema)
-        return self._session.run(lambda: make_script(wire))
+        return self._session.run(lambda: make_script(wire), pipelined=True)
 
     def _write(self, make_script: WireScript[T]) -> T:
         self.horsies_schema.require_writable()

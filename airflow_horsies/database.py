@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, TypeVar
+from functools import cached_property
+from typing import Any, NoReturn, TypeVar, overload
 
 import psycopg
 import psycopg2
@@ -24,7 +25,7 @@ from airflow_horsies.exceptions import (
     ListenUnavailable,
 )
 from airflow_horsies.wire.listening import TASK_DONE
-from airflow_horsies.wire.statement import Rows, Script, Statement
+from airflow_horsies.wire.statement import Row, Rows, Script, Statement
 
 T = TypeVar("T")
 
@@ -107,18 +108,21 @@ class Session:
         self.database = database
         self._connection: Any = None
 
-    def run(self, make_script: Callable[[], Script[T]]) -> T:
+    def run(self, make_script: Callable[[], Script[T]], *, pipelined: bool = False) -> T:
         """Run a script in one transaction, and again from the start when it was cut short.
 
         A connection that breaks during the commit leaves open whether it happened, so every script must come to the
         same end when it is run after itself.
+
+        :param pipelined: go to the server only when the script looks at rows. Not for texts of several commands.
         """
         with self.database.translated():
             for pause_seconds in (*RERUN_PAUSES_SECONDS, None):
                 connection = self._open()
                 try:
-                    outcome = run(connection, make_script())
-                    connection.commit()
+                    with _pipeline(connection) if pipelined else nullcontext() as pipeline:
+                        outcome = run(connection, make_script(), pipeline)
+                        connection.commit()
                     return outcome
                 except DRIVER_ERRORS as error:
                     _roll_back(connection)
@@ -145,17 +149,49 @@ class Session:
         return self._connection
 
 
-def run(connection: Any, script: Script[T]) -> T:
-    """Run a script on a connection the caller owns, in whatever transaction it is in."""
-    with connection.cursor() as cursor:
-        try:
-            statement = next(script)
-            while True:
-                cursor.execute(statement.sql, statement.params or None)
-                statement = script.send(_rows(cursor, cursor.fetchall() if cursor.description else []))
-        except StopIteration as stop:
-            outcome: T = stop.value
-            return outcome
+def run(connection: Any, script: Script[T], pipeline: psycopg.Pipeline | None = None) -> T:
+    """Run a script on a connection the caller owns, in whatever transaction it is in.
+
+    With a pipeline, a statement is waited for when the script looks at its rows, or at the rows of a later one.
+    """
+    try:
+        statement = next(script)
+        while True:
+            cursor = connection.cursor()
+            cursor.execute(statement.sql, statement.params or None)
+            statement = script.send(_rows(cursor) if pipeline is None else LateRows(cursor, pipeline))
+    except StopIteration as stop:
+        outcome: T = stop.value
+        return outcome
+
+
+class LateRows(Sequence[Row]):
+    """The rows of a statement that was sent; they come when they are looked at."""
+
+    def __init__(self, cursor: psycopg.Cursor[Any], pipeline: psycopg.Pipeline) -> None:
+        self._cursor = cursor
+        self._pipeline = pipeline
+
+    @cached_property
+    def _came(self) -> Rows:
+        self._pipeline.sync()
+        return _rows(self._cursor)
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+    @overload
+    def __getitem__(self, index: slice) -> Rows: ...
+    def __getitem__(self, index: int | slice) -> Row | Rows:
+        return self._came[index]
+
+    def __len__(self) -> int:
+        return len(self._came)
+
+
+def _pipeline(connection: Any) -> AbstractContextManager[psycopg.Pipeline | None]:
+    if isinstance(connection, psycopg.Connection) and psycopg.Pipeline.is_supported():
+        return connection.pipeline()
+    return nullcontext()
 
 
 async def run_async(connection: psycopg.AsyncConnection[Any], make_script: Callable[[], Script[T]]) -> T:
@@ -166,7 +202,7 @@ async def run_async(connection: psycopg.AsyncConnection[Any], make_script: Calla
             statement = next(script)
             while True:
                 await cursor.execute(_query(statement), statement.params or None)
-                statement = script.send(_rows(cursor, await cursor.fetchall() if cursor.description else []))
+                statement = script.send(_as_rows(cursor, await cursor.fetchall() if cursor.description else []))
         except StopIteration as stop:
             outcome: T = stop.value
             return outcome
@@ -310,7 +346,11 @@ def _first_line(error: Exception) -> str:
     return lines[0] if lines else type(error).__name__
 
 
-def _rows(cursor: Any, fetched: list[Any]) -> Rows:
+def _rows(cursor: Any) -> Rows:
+    return _as_rows(cursor, cursor.fetchall() if cursor.description else [])
+
+
+def _as_rows(cursor: Any, fetched: list[Any]) -> Rows:
     names = [column[0] for column in cursor.description or ()]
     return [dict(zip(names, row, strict=True)) for row in fetched]
 

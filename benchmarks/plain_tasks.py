@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 
 from horsies import AppConfig, CustomQueueConfig, Horsies, PostgresConfig, QueueMode, TaskError, TaskResult
-from printing import print_lines
+
+from benchmarks.printing import print_lines
 
 app = Horsies(
     AppConfig(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 
-from printing import print_lines
 from pyspark.sql import SparkSession
-from spark_job import count_and_aggregate
 
 from airflow_horsies.worker import horsies_app, python_task, spark_task
+from benchmarks.printing import print_lines
+from benchmarks.spark_job import count_and_aggregate
 
 app = horsies_app()
 

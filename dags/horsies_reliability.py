@@ -39,6 +39,9 @@ def horsies_reliability():
         retry_policy=RetryPolicy.fixed([30], auto_retry_for=["WORKER_CRASHED", "SPARK_SESSION_LOST"]),
         good_until="dag_run_deadline",
         deferrable=True,
+        # Airflow's own retries are for what happens around the task, and adopt what it has done.
+        retries=2,
+        retry_delay=timedelta(seconds=10),
     )
 
 

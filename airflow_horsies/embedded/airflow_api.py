@@ -77,6 +77,22 @@ class AirflowApi:
         run: dict[str, Any] = self.call("GET", f"/dags/{dag_id}/dagRuns/{quote(run_id, safe='')}")
         return run
 
+    def errors(self, dag_id: str, run_id: str) -> dict[str, str]:
+        """The last error in the log of each task instance that failed."""
+        path = f"/dags/{dag_id}/dagRuns/{quote(run_id, safe='')}/taskInstances"
+        found = {}
+        for each in self.call("GET", path, params={"state": "failed"})["task_instances"]:
+            log = self.call("GET", f"{path}/{each['task_id']}/logs/{each['try_number']}", params={"full_content": True})
+            lines = [line for line in log["content"] if isinstance(line, dict) and line.get("level") == "error"]
+            found[each["task_id"]] = _error(lines[-1]) if lines else "no error is in its log"
+        return found
+
     def xcom(self, dag_id: str, run_id: str, task_id: str) -> Any:
         path = f"/dags/{dag_id}/dagRuns/{quote(run_id, safe='')}/taskInstances/{task_id}/xcomEntries/return_value"
         return self.call("GET", path, params={"deserialize": False, "stringify": False})["value"]
+
+
+def _error(line: dict[str, Any]) -> str:
+    """A line of a log, with the exception that it tells of."""
+    causes = line.get("error_detail") or []
+    return " ".join([str(line["event"]), *(f"{each['exc_type']}: {each['exc_value']}" for each in causes[:1])])

@@ -144,7 +144,7 @@ def _wait_for_month(api: AirflowApi, days: int) -> dict[str, Any]:
     def complete() -> bool:
         for run in reversed(api.runs(MONTHLY)):
             if run["state"] == "failed":
-                raise EmbeddedError(f"The run {run['dag_run_id']} of {MONTHLY} failed; Airflow shows why.")
+                raise EmbeddedError(_failed(api, MONTHLY, run["dag_run_id"]))
             if run["state"] == "success":
                 months = {each["month"]: each for each in api.xcom(MONTHLY, run["dag_run_id"], "roll_up")}
                 found.update(months.get(MONTH, {}))
@@ -162,7 +162,7 @@ def _make_report(api: AirflowApi) -> dict[str, Any]:
     period = {"start": monday.isoformat(), "end": (monday + timedelta(days=7)).isoformat()}
     api.trigger(WEEKLY, run_id, **period)
     if _wait_for_run(api, WEEKLY, run_id) != "success":
-        raise EmbeddedError(f"The run {run_id} of {WEEKLY} failed; Airflow shows why.")
+        raise EmbeddedError(_failed(api, WEEKLY, run_id))
     report: dict[str, Any] = api.xcom(WEEKLY, run_id, "report")
     return report
 
@@ -173,6 +173,12 @@ def _wait_for_run(api: AirflowApi, dag_id: str, run_id: str) -> str:
 
     _until(lambda: state() in ENDED, f"the end of {dag_id}")
     return state()
+
+
+def _failed(api: AirflowApi, dag_id: str, run_id: str) -> str:
+    """What to tell of a run that failed, with what its tasks say."""
+    errors = "".join(f"\n  {task_id}: {error}" for task_id, error in api.errors(dag_id, run_id).items())
+    return f"The run {run_id} of {dag_id} failed{errors or '; Airflow shows why.'}"
 
 
 def _until(holds: Callable[[], bool], what: str, *, progress: Callable[[], object] = lambda: None) -> None:

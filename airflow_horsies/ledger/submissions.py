@@ -26,6 +26,7 @@ from airflow_horsies.models import (
 )
 from airflow_horsies.wire.encoding import EncodedTask
 from airflow_horsies.wire.scripts import (
+    FoundCommand,
     cancel_task,
     claim_idempotency_keys,
     find_commands,
@@ -75,9 +76,11 @@ def submit_tasks(wire: Wire, submitter: Submitter, tasks: Sequence[EncodedTask])
     if any(task.id_is_given for task in tasks):
         raise InvalidTask("task_id", "is derived from the task instance when submitting; leave it out")
     yield Statement(sql_text(PACKAGE, "lock_task_instance"), {"key": json.dumps(list(submitter.key.values()))})
-    latest = {
-        row["position"]: row for row in (yield Statement(sql_text(PACKAGE, "read_latest_submissions"), submitter.key))
-    }
+    submitted = yield Statement(sql_text(PACKAGE, "read_latest_submissions"), submitter.key)
+    # Asked in the same trip, as a first submission has to know.
+    first_ids = [submitter.derive_task_id(position, 1) for position in range(len(tasks))]
+    existing = yield from find_commands(wire, first_ids)
+    latest = {row["position"]: row for row in submitted}
     _require_ours(submitter, latest.values())
     states = yield from read_states(wire, [row["horsies_task_id"] for row in latest.values()])
     outdated = {position for position, row in latest.items() if _is_outdated(submitter, row)}
@@ -98,7 +101,7 @@ def submit_tasks(wire: Wire, submitter: Submitter, tasks: Sequence[EncodedTask])
             state = states[row["horsies_task_id"]]
             results[position] = _result(row["horsies_task_id"], state, submitter.life, row["round"], position)
 
-    known = yield from _find_unrecorded(wire, pending)
+    known = yield from _find_unrecorded(wire, pending, existing, set(first_ids))
     replayed = yield from claim_idempotency_keys(wire, [r.task for r in pending if r.task.id not in known])
     known |= yield from _states_of_replayed(wire, replayed)
     yield from insert_new_tasks(wire, [r.task for r in pending if r.task.id not in known and r.task.id not in replayed])
@@ -252,7 +255,9 @@ def _asks_for_next_round(task_id: str, state: TaskState | None) -> bool:
             assert_never(state)
 
 
-def _find_unrecorded(wire: Wire, pending: Sequence[_Round]) -> Script[dict[str, TaskState]]:
+def _find_unrecorded(
+    wire: Wire, pending: Sequence[_Round], found: dict[str, FoundCommand], asked: set[str]
+) -> Script[dict[str, TaskState]]:
     """Tasks that exist under our derived ids though the ledger lost them: taken up, or followed by a round.
 
     Inserting over one would be worse than doubling: where finished tasks are moved, a row whose id is already
@@ -261,10 +266,11 @@ def _find_unrecorded(wire: Wire, pending: Sequence[_Round]) -> Script[dict[str, 
     known: dict[str, TaskState] = {}
     unchecked = {item.task.id: item for item in pending}
     while unchecked:
-        found = yield from find_commands(wire, list(unchecked))
+        found |= yield from find_commands(wire, list(unchecked.keys() - asked))
+        asked |= unchecked.keys()
         next_unchecked: dict[str, _Round] = {}
-        for task_id, command in found.items():
-            item = unchecked[task_id]
+        for task_id in found.keys() & unchecked.keys():
+            item, command = unchecked[task_id], found[task_id]
             if _asks_for_next_round(task_id, command.state):
                 item.use_round(item.number + 1)
                 next_unchecked[item.task.id] = item

@@ -1,7 +1,7 @@
 """A process that keeps one state of the database readable while the parts of a read are at work.
 
-The planner of a read starts it and ends; it ends by itself: with the driver, some time after the last part was read, or
-with its connection. ``python -m airflow_horsies.spark.keeper`` takes what it needs from its standard input.
+The planner of a read forks it and ends; it ends by itself: with the driver, some time after the last part was read, or
+with its connection.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ import json
 import os
 import secrets
 import select
-import subprocess
-import sys
+import signal
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import psycopg
 
@@ -61,21 +60,17 @@ def keep(*, service: str | None, parts: int, snapshot_seconds: int) -> Kept:
         snapshot_seconds=snapshot_seconds,
         driver_pid=find_driver(os.getpid()),
     )
-    # Of a session of its own: what ends the planner, or a Ctrl-C for the driver, is not meant for it.
-    process = subprocess.Popen(
-        [sys.executable, "-m", "airflow_horsies.spark.keeper"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-    )
-    try:
-        said, _ = process.communicate(json.dumps(asdict(order)).encode(), timeout=START_SECONDS)
-        answer = json.loads(said)
-    except (subprocess.TimeoutExpired, ValueError):
-        process.kill()
-        raise DatabaseError("the process that keeps the state of the database for this read did not start") from None
+    answer_end, keeper_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        _become_keeper(order, keeper_end)
+    os.close(keeper_end)
+    os.waitpid(child, 0)
+    with os.fdopen(answer_end) as answers:
+        said = answers.read() if select.select([answers], [], [], START_SECONDS)[0] else ""
+    if not said:
+        raise DatabaseError("the process that keeps the state of the database for this read did not start")
+    answer = json.loads(said)
     if "error" in answer:
         raise DatabaseError(answer["error"])
     return Kept(snapshot=answer["snapshot"], read_key=order.read_key)
@@ -96,29 +91,40 @@ def find_driver(pid: int) -> int:
         pid = parent
 
 
-def main() -> int:
-    order = Order(**json.load(sys.stdin))
-    # Nobody is left to reap it: the planner waits for this process, and the keeper is its child.
-    if os.fork():
+def _become_keeper(order: Order, answer_end: int) -> NoReturn:
+    """What is left of the planner in this process is its code: nothing that it had open, and nobody to wait for it."""
+    try:
+        # Of a session of its own: what ends the planner, or a Ctrl-C for the driver, is not meant for it.
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        null = os.open(os.devnull, os.O_RDWR)
+        for standard in (0, 1, 2):
+            os.dup2(null, standard)
+        os.closerange(3, answer_end)
+        os.closerange(answer_end + 1, os.sysconf("SC_OPEN_MAX"))
+        _keep(order, answer_end)
+    finally:
         os._exit(0)
+
+
+def _keep(order: Order, answer_end: int) -> None:
     database = find_database(order.service)
     try:
+        driver = _open_process(order.driver_pid)
         with database.translated():
             connection = open_reading(database)
             snapshot = run(connection, export_snapshot())
     except HorsiesError as error:
-        _answer({"error": str(error)})
-        return 1
-    try:
-        driver = _open_process(order.driver_pid)
-    except ProcessLookupError:
-        return 0
-    _answer({"snapshot": snapshot})
+        _answer(answer_end, {"error": str(error)})
+        return
+    _answer(answer_end, {"snapshot": snapshot})
     with suppress(psycopg.Error):
         _keep_open(connection, order, driver)
         connection.rollback()
     connection.close()
-    return 0
 
 
 def _keep_open(connection: psycopg.Connection[Any], order: Order, driver: int) -> None:
@@ -155,14 +161,7 @@ def _has_ended(process: int, timeout_seconds: float) -> bool:
     return False
 
 
-def _answer(answer: dict[str, str]) -> None:
-    """The planner reads to the end, so that the stream is closed with the answer."""
-    sys.stdout.write(json.dumps(answer))
-    sys.stdout.flush()
-    null = os.open(os.devnull, os.O_RDWR)
-    os.dup2(null, 0)
-    os.dup2(null, 1)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def _answer(answer_end: int, answer: dict[str, str]) -> None:
+    """The planner reads to the end, so that the pipe is closed with the answer."""
+    with os.fdopen(answer_end, "w") as planner:
+        json.dump(answer, planner)

@@ -16,7 +16,7 @@ from airflow_horsies.wire.statement import Script
 from airflow_horsies.wire.statements import Wire
 
 # Some thousand rows, which is plenty for the quantiles of a time.
-SAMPLE_BYTES = 8_000_000
+SAMPLE_BYTES = 2_000_000
 Place = tuple[datetime, str]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -16,8 +15,7 @@ from pyarrow import csv
 from airflow_horsies.exceptions import WireError
 from airflow_horsies.spark.tables import ARROW_TYPES, Column, Kind, arrow_schema
 
-CHUNK_BYTES = 4_000_000
-PARSE = csv.ParseOptions(newlines_in_values=True)
+CHUNK_BYTES = 8_000_000
 
 
 def read_batches(
@@ -29,7 +27,7 @@ def read_batches(
         yield from _parse(chunk, columns, schema)
 
 
-def _chunks(connection: psycopg.Connection[Any], statement: str) -> Iterator[bytes]:
+def _chunks(connection: psycopg.Connection[Any], statement: str) -> Iterator[bytearray]:
     """Whole rows, as the server sends one at a time: a row that is cut in two could not be parsed.
 
     libpq is asked itself, as Connection.copy() takes several times as long for each row.
@@ -37,18 +35,18 @@ def _chunks(connection: psycopg.Connection[Any], statement: str) -> Iterator[byt
     link = connection.pgconn
     link.send_query(statement.encode())
     _require(link, pq.ExecStatus.COPY_OUT)
+    # One buffer, as a list of a chunk's rows to join costs as much again as fetching them.
+    rows = bytearray()
+    fetch = link.get_copy_data
     try:
-        rows: list[Any] = []
-        size = 0
         while True:
-            length, row = link.get_copy_data(0)
+            length, row = fetch(0)
             if length < 0:
                 break
-            rows.append(row)
-            size += length
-            if size >= CHUNK_BYTES:
-                yield b"".join(rows)
-                rows, size = [], 0
+            rows += row
+            if len(rows) >= CHUNK_BYTES:
+                yield rows
+                rows = bytearray()
         _require(link, pq.ExecStatus.COMMAND_OK)
         while link.get_result() is not None:
             pass
@@ -57,7 +55,7 @@ def _chunks(connection: psycopg.Connection[Any], statement: str) -> Iterator[byt
         connection.close()
         raise
     if rows:
-        yield b"".join(rows)
+        yield rows
 
 
 def _require(link: pq.abc.PGconn, status: pq.ExecStatus) -> None:
@@ -66,20 +64,23 @@ def _require(link: pq.abc.PGconn, status: pq.ExecStatus) -> None:
         raise error_from_result(result) if result else psycopg.OperationalError("the connection was lost")
 
 
-def _parse(chunk: bytes, columns: Sequence[Column], schema: pa.Schema) -> list[pa.RecordBatch]:
+def _parse(chunk: bytearray, columns: Sequence[Column], schema: pa.Schema) -> list[pa.RecordBatch]:
     try:
         table = csv.read_csv(
-            io.BytesIO(chunk),
+            pa.BufferReader(chunk),
             read_options=csv.ReadOptions(
                 use_threads=False, block_size=len(chunk) + 1, column_names=[column.name for column in columns]
             ),
-            parse_options=PARSE,
+            # Only what is quoted can go over several lines.
+            parse_options=csv.ParseOptions(newlines_in_values=b'"' in chunk),
             convert_options=csv.ConvertOptions(
                 column_types={column.name: _csv_type(column) for column in columns},
                 null_values=[""],
                 strings_can_be_null=True,
                 # COPY quotes an empty text, and leaves a NULL bare.
                 quoted_strings_can_be_null=False,
+                # The server has seen to that.
+                check_utf8=False,
                 true_values=["t"],
                 false_values=["f"],
             ),

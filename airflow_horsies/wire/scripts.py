@@ -278,11 +278,14 @@ def claim_idempotency_keys(wire: Wire, tasks: Sequence[EncodedTask]) -> Script[d
 
 def find_commands(wire: Wire, ids: Sequence[str]) -> Script[dict[str, FoundCommand]]:
     """What exists under these ids, live or finished."""
-    found: dict[str, FoundCommand] = {}
+    answers = []
     for chunk in _chunks(ids):
-        for row in (yield wire.find_commands(chunk)):
-            found[row["id"]] = FoundCommand(decode_state(row["id"], row["status"]), decode_command(row))
-    return found
+        answers.append((yield wire.find_commands(chunk)))
+    return {
+        row["id"]: FoundCommand(decode_state(row["id"], row["status"]), decode_command(row))
+        for rows in answers
+        for row in rows
+    }
 
 
 def _is_same_command(task: EncodedTask, found: FoundCommand) -> bool:

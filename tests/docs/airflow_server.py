@@ -14,8 +14,12 @@ import sys
 import traceback
 from pathlib import Path
 
+# Both a script for sh and one for Python: the path of an interpreter in a first line must have no space.
 CLIENT = """\
-#!{python} -IS
+#!/bin/sh
+''':'
+exec "{python}" -IS "$0" "$@"
+':'''
 import json, os, socket, sys
 name, arguments = os.path.basename(sys.argv[0]), sys.argv[1:]
 if name == "python" and arguments[:2] != ["-m", "airflow_horsies.cli"] and not arguments[0].endswith(".py"):

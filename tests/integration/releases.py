@@ -28,7 +28,12 @@ def release_python(release: str) -> Path:
     """The interpreter of an environment that has this release."""
     if importlib.metadata.version("horsies") == release:
         return Path(sys.executable)
-    home = CACHE / f"horsies-{release}-py{sys.version_info.major}.{sys.version_info.minor}"
+    return environment_with(f"horsies-{release}", f"horsies=={release}", "psycopg[binary]")
+
+
+def environment_with(name: str, *requirements: str) -> Path:
+    """The interpreter of an environment that has what is asked for."""
+    home = CACHE / f"{name}-py{sys.version_info.major}.{sys.version_info.minor}"
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -37,6 +42,6 @@ def release_python(release: str) -> Path:
             venv.create(home, with_pip=True)
             python = home / "bin" / "python"
             install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-            subprocess.run([*install, f"horsies=={release}", "psycopg[binary]"], check=True)
+            subprocess.run([*install, *requirements], check=True)
             (home / "installed").touch()
     return home / "bin" / "python"

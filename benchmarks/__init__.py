@@ -1,0 +1,1 @@
+"""What is measured and not tested: always two things in one run, never a time alone."""

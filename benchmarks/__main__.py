@@ -1,0 +1,133 @@
+"""All benchmarks, one after another: benchmarks/results.json, and the table of the README.
+
+.venv/bin/python -m benchmarks [NAME ...] [--table]
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from benchmarks.figures import AIMS, spell
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results.json"
+README = HERE.parent / "README.md"
+BEGIN, END = "<!-- figures of make bench -->", "<!-- end of figures -->"
+NAMES = ("submitting", "waking", "growth", "spark_jobs", "spark_source", "end_to_end")
+PACKAGES = ("airflow-horsies", "horsies", "apache-airflow", "pyspark", "psycopg")
+
+
+def run(name: str) -> dict[str, list[float]]:
+    """The figures of one benchmark: value, least and most."""
+    print(f"\n== {name}", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "figures.json"
+        environ = {**os.environ, "AIRFLOW_HOME": str(Path(folder) / "airflow")}
+        subprocess.run(
+            [sys.executable, "-W", "ignore", "-m", f"benchmarks.{name}", "--out", out],
+            cwd=HERE.parent,
+            env=environ,
+            check=True,
+        )
+        return {figure: spread for figure, *spread in json.loads(out.read_text())}
+
+
+def machine() -> str:
+    models = [
+        line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
+    ]
+    memory = int(Path("/proc/meminfo").read_text().split()[1]) / 2**20
+    cores = len(os.sched_getaffinity(0))
+    return f"{cores} cores of {models[0] if models else platform.machine()}, {memory:.0f} GB, {platform.system()}"
+
+
+def save(figures: dict[str, list[float]], seconds: float) -> None:
+    """Those of benchmarks that were not run stay as they are."""
+    kept: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    meta = kept.get("_meta", {})
+    values = {name: kept[name] for name in AIMS if name in kept} | {
+        name: float(f"{value:.4g}") for name, (value, *_) in figures.items()
+    }
+    spread = meta.get("spread", {}) | {
+        name: [float(f"{each:.4g}") for each in bounds] for name, (_, *bounds) in figures.items()
+    }
+    ordered: dict[str, Any] = {name: values[name] for name in AIMS if name in values}
+    ordered["_meta"] = {
+        "machine": machine(),
+        "versions": {name: importlib.metadata.version(name) for name in PACKAGES}
+        | {"python": platform.python_version()},
+        "date": datetime.now(UTC).date().isoformat(),
+        "seconds": round(seconds),
+        "spread": {name: spread[name] for name in AIMS if name in spread},
+    }
+    RESULTS.write_text(json.dumps(ordered, indent=2, ensure_ascii=False) + "\n")
+
+
+def table(results: dict[str, Any]) -> str:
+    """The figures in Markdown, each with its spread, its aim, and what bounds it if it falls short."""
+    meta = results["_meta"]
+    versions = ", ".join(f"{name} {version}" for name, version in meta["versions"].items())
+    lines = [
+        f"Measured by `make bench` on {meta['date']}: {meta['machine']}; {versions}. Each figure is the median of "
+        "several rounds in which both sides took turns, with the least and the most.",
+        "",
+        "| What | Figure | Spread | Aim |",
+        "|---|---:|---:|---|",
+    ]
+    short = []
+    for name, aim in AIMS.items():
+        if name not in results:
+            continue
+        low, high = meta["spread"][name]
+        wanted = aim.wanted
+        if not aim.is_met(results[name]):
+            wanted += ": **missed**"
+            short.append(f"- `{name}`: {aim.bounded_by}." if aim.bounded_by else f"- `{name}`.")
+        lines.append(f"| {aim.says} | {spell(results[name])} | {spell(low)} to {spell(high)} | {wanted} |")
+    return "\n".join([*lines, *(["", "What bounds the figures that fall short:", "", *short] if short else [])])
+
+
+def write_table() -> str:
+    text = README.read_text()
+    before, rest = text.split(BEGIN)
+    after = rest.split(END)[1]
+    made = table(json.loads(RESULTS.read_text()))
+    README.write_text(f"{before}{BEGIN}\n{made}\n{END}{after}")
+    return made
+
+
+def main() -> int:
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("names", nargs="*", choices=[*NAMES, []], default=[], metavar="NAME", help=", ".join(NAMES))
+    arguments.add_argument("--table", action="store_true", help="only write the table anew")
+    given = arguments.parse_args()
+    if not given.table:
+        begun = time.monotonic()
+        failed = []
+        for name in given.names or NAMES:
+            try:
+                figures = run(name)
+            except subprocess.CalledProcessError as error:
+                failed.append(f"{name} (exit code {error.returncode})")
+            else:
+                save(figures, time.monotonic() - begun)
+        if failed:
+            print(f"\nnot measured: {', '.join(failed)}", file=sys.stderr)
+            return 1
+    print(f"\n{write_table()}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

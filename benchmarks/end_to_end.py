@@ -1,0 +1,146 @@
+"""A thousand short tasks, from their sending to the last result: in one batch, as mapped tasks, and with Celery.
+
+.venv/bin/python -m benchmarks.end_to_end [--tasks 1000] [--rounds 3] [--mapped-rounds 1]
+
+All on the same cores: a horsies worker and a Celery worker of two processes each, and Airflow's LocalExecutor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+
+from airflow_horsies.embedded.airflow_api import AirflowApi
+from airflow_horsies.embedded.process import LOOPBACK
+from airflow_horsies.embedded.stack import EmbeddedStack
+from airflow_horsies.embedded.worker import HorsiesWorker
+from airflow_horsies.hook import HorsiesHook
+from airflow_horsies.operators import HorsiesBatchOperator
+from benchmarks.databases import open_hook
+from benchmarks.executing import task_context, with_hook
+from benchmarks.figures import Figure, main, ratio, take_turns, timed, told
+from benchmarks.peers import CELERY, Peer, peer_python
+
+HERE = Path(__file__).parent
+ENDED = ("success", "failed")
+
+
+def run_seconds(api: AirflowApi, dag_id: str, number: int, count: int) -> float:
+    """How long Airflow says that a run took."""
+    run_id = f"bench_{number}"
+    api.trigger(dag_id, run_id, count=count)
+    while (run := api.run(dag_id, run_id))["state"] not in ENDED:
+        time.sleep(1)
+    assert run["state"] == "success", run
+    begun, ended = (datetime.fromisoformat(run[name]) for name in ("start_date", "end_date"))
+    return (ended - begun).total_seconds()
+
+
+def batch_seconds(hook: HorsiesHook, number: int, count: int) -> float:
+    items = [{"a": each, "b": 1} for each in range(count)]
+    operator = with_hook(HorsiesBatchOperator, hook, task_id="job", task_name="bench.add", items=items)
+
+    def run() -> None:
+        assert operator.execute(task_context(number)) == list(range(1, count + 1))
+
+    return timed(run)
+
+
+@contextlib.contextmanager
+def redis() -> Iterator[str | None]:
+    """A Redis that writes nothing to disk; its URL."""
+    server = shutil.which("redis-server") or shutil.which("redis-check-rdb")
+    if server is None:
+        yield None
+        return
+    with socket.socket() as free:
+        free.bind((LOOPBACK, 0))
+        port = free.getsockname()[1]
+    options = ["--bind", LOOPBACK, "--port", str(port), "--save", "", "--appendonly", "no"]
+    # Debian's package of tools has the server under another name, and the server goes by the name it is called.
+    process = subprocess.Popen(["redis-server", *options], executable=server, stdout=subprocess.DEVNULL)
+    try:
+        yield f"redis://{LOOPBACK}:{port}/0"
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def measure_with_celery(hook: HorsiesHook, numbers: Iterator[int], given: argparse.Namespace) -> list[Figure]:
+    with contextlib.ExitStack() as open_things:
+        url = open_things.enter_context(redis())
+        if url is None:
+            print("  no Redis is installed (Debian: redis-tools): the figure with Celery is left out")
+            return []
+        at = {"PEER_REDIS": url, "PEER_PROCESSES": str(given.processes)}
+        celery = open_things.enter_context(Peer("celery_peer.py", peer_python(CELERY, "redis"), at))
+        runs: dict[str, Callable[[], float]] = {
+            "batch": lambda: batch_seconds(hook, next(numbers), given.tasks),
+            "celery": lambda: celery.seconds(given.tasks),
+        }
+        for run in runs.values():
+            run()
+        said = take_turns(runs, given.rounds)
+    told(f"HorsiesBatchOperator.execute, {given.tasks:,} tasks", said["batch"])
+    told("a Celery group, Redis", said["celery"])
+    return [ratio(f"batch_{given.tasks}_vs_celery", said["celery"], said["batch"])]
+
+
+def measure_with_airflow(api: AirflowApi, numbers: Iterator[int], given: argparse.Namespace) -> list[Figure]:
+    batches, mapped = [], []
+    run_seconds(api, "bench_batch", next(numbers), 10)
+    for _ in range(given.mapped_rounds):
+        batches.append(run_seconds(api, "bench_batch", next(numbers), given.tasks))
+        told(f"a DAG run with one batch of {given.tasks:,}", batches[-1:])
+        mapped.append(run_seconds(api, "bench_mapped", next(numbers), given.tasks))
+        told(f"a DAG run with {given.tasks:,} mapped tasks", mapped[-1:])
+    return [ratio(f"batch_{given.tasks}_vs_mapped", mapped, batches)]
+
+
+def measure(given: argparse.Namespace) -> list[Figure]:
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as open_things:
+        folder = Path(name)
+        folder.chmod(0o711)
+        environ = {"PYTHONPATH": os.pathsep.join([str(HERE.parent), str(HERE)])}
+        print("  starting Airflow …", flush=True)
+        stack = open_things.enter_context(
+            EmbeddedStack(
+                folder / "stack", durable=True, dags_folder=HERE / "dags", worker_app="short_tasks:app",
+                worker_environ=environ, all_admins=True,
+                airflow_settings={"AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False"},
+            )
+        )  # fmt: skip
+        info = stack.postgres.conninfo(stack.connection()["schema"])
+        for number in range(given.processes - 1):
+            open_things.enter_context(
+                HorsiesWorker(
+                    "short_tasks:app", conninfo=info, log=folder / f"worker-{number}.log", folder=folder,
+                    environ=environ,
+                )
+            )  # fmt: skip
+        api = open_things.enter_context(AirflowApi(stack.airflow.base_url))
+        while api.missing_dags(["bench_batch", "bench_mapped"]):
+            time.sleep(1)
+        numbers = itertools.count()
+        hook = open_things.enter_context(open_hook(info))
+        return [*measure_with_celery(hook, numbers, given), *measure_with_airflow(api, numbers, given)]
+
+
+if __name__ == "__main__":
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--tasks", type=int, default=1_000)
+    options.add_argument("--processes", type=int, default=2, help="of each worker")
+    options.add_argument("--rounds", type=int, default=3)
+    options.add_argument("--mapped-rounds", type=int, default=1, help="each takes minutes")
+    sys.exit(main(measure, options))

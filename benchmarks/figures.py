@@ -1,0 +1,147 @@
+"""The figures: their names, what is aimed at, how two things are measured in turns, and how a figure is told."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Run = Callable[[], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """What a figure says in the table, and the bound it should keep."""
+
+    says: str
+    at_least: float | None = None
+    at_most: float | None = None
+    unit: str = "times"
+    # Told when the figure falls short.
+    bounded_by: str = ""
+
+    @property
+    def wanted(self) -> str:
+        if self.at_least is not None:
+            return f"≥ {self.at_least:g} {self.unit}"
+        return "" if self.at_most is None else f"≤ {self.at_most:g} {self.unit}"
+
+    def is_met(self, value: float) -> bool:
+        return (self.at_least is None or value >= self.at_least) and (self.at_most is None or value <= self.at_most)
+
+
+AIMS: dict[str, Aim] = {
+    "short_spark_vs_spark_submit": Aim(
+        "A short Spark job with a warm `HorsiesOperator`: how many times sooner than `SparkSubmitOperator`", at_least=20
+    ),
+    "short_spark_vs_task_pyspark": Aim("… than `@task.pyspark`"),
+    "short_spark_vs_connect": Aim("… than a fresh client of Spark Connect, whose server is warm"),
+    "wake_p99_vs_polling": Aim(
+        "Waking, from the commit of a task's end to the trigger's event, 1,000 waiters: p99, how many times sooner "
+        "than a trigger that polls at its default interval",
+        at_least=100,
+    ),
+    "wake_p99_vs_polling_10000": Aim("… with 10,000 waiters"),
+    "notifier_commit_1000_vs_1": Aim(
+        "The commit that notifies: time with 1,000 waiters over time with one", at_most=1.2
+    ),
+    "bytes_per_waiter_10000": Aim("Memory of one of 10,000 waiters on one connection", at_most=60_000, unit="bytes"),
+    "submit_vs_upstream_send": Aim(
+        "`hook.submit`, with its record of the task instance: time over that of horsies' own `send()`", at_most=1.5
+    ),
+    "enqueue_vs_upstream_send": Aim("`hook.enqueue`: time over that of `send()`"),
+    "enqueue_many_vs_unnest": Aim(
+        "`hook.enqueue_many`, 20,000 tasks: tasks a second over those of one raw INSERT from unnest of the same rows",
+        at_least=0.6,
+    ),
+    "enqueue_many_vs_copy": Aim("… over those of COPY of the same rows"),
+    "enqueue_many_vs_procrastinate": Aim("… over those of procrastinate's `batch_defer`", at_least=1),
+    "enqueue_many_vs_pgqueuer": Aim(
+        "… over those of pgqueuer's bulk `enqueue`",
+        at_least=1,
+        bounded_by="a row of pgqueuer has 8 columns and no digest; one of horsies has 30 columns and three digests",
+    ),
+    "batch_1000_vs_mapped": Aim(
+        "1,000 short tasks through one `HorsiesBatchOperator`, whole DAG run: how many times sooner than 1,000 mapped "
+        "`PythonOperator`s on LocalExecutor"
+    ),
+    "batch_1000_vs_celery": Aim(
+        "… how many times sooner than a Celery group of 1,000 with Redis, from sending to the last result",
+        bounded_by="Celery with Redis writes nothing to disk; horsies commits each claim, start and end",
+    ),
+    "submit_growth_1e5_vs_1e4": Aim("`hook.submit` with 10⁵ tasks in the database: time over that with 10⁴"),
+    "submit_growth_1e6_vs_1e4": Aim("… with 10⁶", at_most=1.3),
+    "read_growth_1e5_vs_1e4": Aim("`hook.get_task` with 10⁵ tasks: time over that with 10⁴"),
+    "read_growth_1e6_vs_1e4": Aim("… with 10⁶", at_most=1.3),
+    "list_growth_1e6_vs_1e4": Aim("`hook.list_tasks`, a page of 100, with 10⁶ tasks: time over that with 10⁴"),
+    "run_page_growth_1e6_vs_1e4": Aim("What the page of a DAG run reads, with 10⁶ tasks: time over that with 10⁴"),
+    "spark_source_vs_jdbc": Aim(
+        '`spark.read.format("horsies")`, 1,000,000 attempts: how many times sooner than Spark\'s JDBC source',
+        at_least=1,
+    ),
+    "spark_source_vs_jdbc_0_4": Aim("… in the schema of horsies 0.4"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A ratio with its spread: the median of the rounds, the least, the most."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+
+
+def timed(run: Run) -> float:
+    begun = time.perf_counter()
+    run()
+    return time.perf_counter() - begun
+
+
+def take_turns(runs: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+    """What each says, round by round; who begins changes, as the first of a round is often the slower."""
+    said: dict[str, list[float]] = {name: [] for name in runs}
+    order = list(runs)
+    for number in range(rounds):
+        for name in order if number % 2 == 0 else reversed(order):
+            said[name].append(runs[name]())
+    return said
+
+
+def ratio(name: str, over: Sequence[float], under: Sequence[float]) -> Figure:
+    """``over`` divided by ``under``, of the same rounds."""
+    ratios = sorted(a / b for a, b in zip(over, under, strict=True))
+    return Figure(name, statistics.median(ratios), ratios[0], ratios[-1])
+
+
+def told(name: str, seconds: Sequence[float]) -> None:
+    middle = statistics.median(seconds)
+    unit, factor = ("ms", 1e3) if middle < 1 else ("s", 1)
+    print(
+        f"  {name:<58} {middle * factor:9,.2f} {unit}  "
+        f"({min(seconds) * factor:,.2f} to {max(seconds) * factor:,.2f}, {len(seconds)} rounds)",
+        flush=True,
+    )
+
+
+def main(measure: Callable[[argparse.Namespace], list[Figure]], arguments: argparse.ArgumentParser) -> int:
+    """Measure, tell, and write the figures where ``--out`` says, for ``python -m benchmarks``."""
+    arguments.add_argument("--out", type=Path, help="a file for the figures")
+    given = arguments.parse_args()
+    figures = measure(given)
+    for each in figures:
+        print(f"{each.name}: {spell(each.value)} ({spell(each.low)} to {spell(each.high)})", flush=True)
+    if given.out:
+        given.out.write_text(json.dumps([[each.name, each.value, each.low, each.high] for each in figures]))
+    return 0
+
+
+def spell(value: float) -> str:
+    """Three digits that matter."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

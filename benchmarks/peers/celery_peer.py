@@ -1,0 +1,28 @@
+"""Runs many short tasks through a Celery worker with as many processes as ours; see Peer."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from celery import group
+from celery_tasks import add
+
+worker = subprocess.Popen(
+    [sys.executable, "-m", "celery", "-A", "celery_tasks", "worker", "-c", os.environ["PEER_PROCESSES"], "-l", "ERROR"],
+    cwd=Path(__file__).parent,
+    stdout=sys.stderr,
+)
+try:
+    assert add.delay(1, 1).get(timeout=60) == 2
+    for line in sys.stdin:
+        count = int(line)
+        begun = time.perf_counter()
+        results = group(add.s(number, 1) for number in range(count)).apply_async().get(timeout=600)
+        elapsed = time.perf_counter() - begun
+        assert results == list(range(1, count + 1))
+        print(elapsed, flush=True)
+finally:
+    worker.terminate()
+    worker.wait(timeout=30)

@@ -1,0 +1,156 @@
+"""Sending tasks: the hook beside horsies' own send(), beside the raw limits of the table, and beside two peers.
+
+.venv/bin/python -m benchmarks.submitting [--tasks 20000] [--singles 300] [--rounds 7]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from airflow_horsies.embedded.postgres import EmbeddedPostgres
+from airflow_horsies.hook import HorsiesHook
+from airflow_horsies.models import TaskInstanceKey, TaskSpec
+from airflow_horsies.wire.encoding import encode_task
+from airflow_horsies.wire.statements import Wire
+from benchmarks.databases import make_database, open_hook
+from benchmarks.figures import Figure, main, ratio, take_turns, timed, told
+from benchmarks.peers import PGQUEUER, PROCRASTINATE, Peer, peer_python
+
+TESTS = Path(__file__).parents[1] / "tests" / "integration"
+
+
+def specs(count: int) -> list[TaskSpec]:
+    return [TaskSpec(task_name="add", kwargs={"a": number, "b": 1}) for number in range(count)]
+
+
+def many(hook: HorsiesHook, count: int) -> Callable[[], float]:
+    def run() -> float:
+        batch = specs(count)
+        return timed(lambda: hook.enqueue_many(batch))
+
+    return run
+
+
+def unnest(hook: HorsiesHook, connection: psycopg.Connection[Any], count: int) -> Callable[[], float]:
+    """One statement with the same rows, made beforehand: what is left is Postgres."""
+
+    def run() -> float:
+        statement = Wire(hook.horsies_schema).enqueue_tasks([encode_task(spec) for spec in specs(count)])
+        begun = time.perf_counter()
+        connection.execute(statement.sql.encode(), statement.params)
+        connection.commit()
+        return time.perf_counter() - begun
+
+    return run
+
+
+def copy(hook: HorsiesHook, connection: psycopg.Connection[Any], count: int) -> Callable[[], float]:
+    """The rows of the statement above, as COPY brings them: sent once, read back, removed, and copied in."""
+
+    def run() -> float:
+        statement = Wire(hook.horsies_schema).enqueue_tasks([encode_task(spec) for spec in specs(count)])
+        ids = statement.params["ids"]
+        connection.execute(statement.sql.encode(), statement.params)
+        found = connection.execute("SELECT * FROM horsies_tasks WHERE id = ANY(%s)", (ids,))
+        names = [column.name for column in found.description or ()]
+        rows = found.fetchall()
+        connection.execute("DELETE FROM horsies_tasks WHERE id = ANY(%s)", (ids,))
+        connection.commit()
+        into = sql.SQL("COPY horsies_tasks ({}) FROM STDIN").format(sql.SQL(", ").join(map(sql.Identifier, names)))
+        begun = time.perf_counter()
+        with connection.cursor() as cursor, cursor.copy(into) as copying:
+            for row in rows:
+                copying.write_row(row)
+        connection.commit()
+        return time.perf_counter() - begun
+
+    return run
+
+
+def measure_many(postgres: EmbeddedPostgres, hook: HorsiesHook, info: dict[str, Any], given: Any) -> list[Figure]:
+    pythons = {
+        "procrastinate": peer_python(PROCRASTINATE, "psycopg[binary]"),
+        "pgqueuer": peer_python(PGQUEUER, "asyncpg"),
+    }
+    with contextlib.ExitStack() as open_things:
+        connection = open_things.enter_context(psycopg.connect(**info))
+        peers = {}
+        for name, python in pythons.items():
+            postgres.create_database(f"bench_{name}")
+            at = {"PEER_DATABASE": postgres.dsn(f"bench_{name}")}
+            peers[name] = open_things.enter_context(Peer(f"{name}_peer.py", python, at))
+        runs = {
+            "many": many(hook, given.tasks),
+            "unnest": unnest(hook, connection, given.tasks),
+            "copy": copy(hook, connection, given.tasks),
+            "procrastinate": lambda: peers["procrastinate"].seconds(given.tasks),
+            "pgqueuer": lambda: peers["pgqueuer"].seconds(given.tasks),
+        }
+        for run in runs.values():
+            run()
+        said = take_turns(runs, given.rounds)
+    told(f"enqueue_many, {given.tasks:,} tasks", said["many"])
+    for name in ("unnest", "copy", "procrastinate", "pgqueuer"):
+        told(name, said[name])
+    return [ratio(f"enqueue_many_vs_{name}", said[name], said["many"]) for name in said if name != "many"]
+
+
+def measure_singles(hook: HorsiesHook, given: Any) -> list[Figure]:
+    import contract_tasks
+
+    number = iter(range(10**9))
+
+    def send() -> None:
+        assert contract_tasks.add.send(a=1, b=2).ok_value
+
+    def enqueue() -> None:
+        hook.enqueue(TaskSpec(task_name="add", kwargs={"a": 1, "b": 2}))
+
+    def submit() -> None:
+        instance = TaskInstanceKey(dag_id="bench", run_id=f"run {next(number)}", task_id="add")
+        hook.submit(
+            TaskSpec(task_name="add", kwargs={"a": 1, "b": 2}), instance, life=1, try_number=1,
+            run_started_at=datetime.now(UTC),
+        )  # fmt: skip
+
+    def some(run: Callable[[], None]) -> Callable[[], float]:
+        return lambda: timed(lambda: [run() for _ in range(given.singles)]) / given.singles
+
+    runs = {"send": some(send), "enqueue": some(enqueue), "submit": some(submit)}
+    for run in runs.values():
+        run()
+    said = take_turns(runs, given.rounds)
+    told("horsies' own send()", said["send"])
+    told("hook.enqueue", said["enqueue"])
+    told("hook.submit", said["submit"])
+    return [ratio(f"{name}_vs_upstream_send", said[name], said["send"]) for name in ("submit", "enqueue")]
+
+
+def measure(given: argparse.Namespace) -> list[Figure]:
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as open_things:
+        postgres = open_things.enter_context(EmbeddedPostgres(Path(folder) / "bench", durable=True))
+        info = make_database(postgres, "bench")
+        os.environ["HORSIES_DATABASE_URL"] = postgres.dsn("bench", scheme="postgresql+psycopg")
+        sys.path.insert(0, str(TESTS))
+        hook = open_things.enter_context(open_hook(info))
+        return [*measure_singles(hook, given), *measure_many(postgres, hook, info, given)]
+
+
+if __name__ == "__main__":
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--tasks", type=int, default=20_000)
+    options.add_argument("--singles", type=int, default=300)
+    options.add_argument("--rounds", type=int, default=7)
+    sys.exit(main(measure, options))
