@@ -206,13 +206,13 @@ class ConnectedHook(PostgresHook):
             use_psycopg=getattr(postgres_module, "USE_PSYCOPG3", False),
         )
 
-    def _read(self, make_script: WireScript[T]) -> T:
+    def _read(self, make_script: WireScript[T], *, pipelined: bool = True) -> T:
         wire = Wire(self.horsies_schema)
-        return self._session.run(lambda: make_script(wire), pipelined=True)
+        return self._session.run(lambda: make_script(wire), pipelined=pipelined)
 
-    def _write(self, make_script: WireScript[T]) -> T:
+    def _write(self, make_script: WireScript[T], *, pipelined: bool = True) -> T:
         self.horsies_schema.require_writable()
-        return self._read(make_script)
+        return self._read(make_script, pipelined=pipelined)
 
     async def _postgres_async(self) -> Database:
         # Looking a connection up blocks unless it is asked for asynchronously; afterwards it is at hand for both sides.

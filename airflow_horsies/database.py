@@ -6,12 +6,14 @@ provider picks it; the asynchronous side is always ``psycopg``.
 
 from __future__ import annotations
 
+import io
 import select
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from typing import Any, NoReturn, TypeVar, overload
 
 import psycopg
@@ -25,7 +27,7 @@ from airflow_horsies.exceptions import (
     ListenUnavailable,
 )
 from airflow_horsies.wire.listening import TASK_DONE
-from airflow_horsies.wire.statement import Row, Rows, Script, Statement
+from airflow_horsies.wire.statement import CopyIn, Row, Rows, Script, Statement
 
 T = TypeVar("T")
 
@@ -35,6 +37,7 @@ DRIVER_ERRORS: tuple[type[Exception], ...] = (psycopg.Error, psycopg2.Error)
 RERUN_SQLSTATES = frozenset({"40001", "40P01", "23505"})
 RERUN_PAUSES_SECONDS = (0.2, 2.0)
 POOLER_TRIALS = 3
+COPIED_AT_ONCE = 500
 
 
 def args_of_url(url: str) -> dict[str, Any]:
@@ -158,7 +161,10 @@ def run(connection: Any, script: Script[T], pipeline: psycopg.Pipeline | None = 
         statement = next(script)
         while True:
             cursor = connection.cursor()
-            cursor.execute(statement.sql, statement.params or None)
+            if isinstance(statement, CopyIn):
+                _copy_in(cursor, statement)
+            else:
+                cursor.execute(statement.sql, statement.params or None)
             statement = script.send(_rows(cursor) if pipeline is None else LateRows(cursor, pipeline))
     except StopIteration as stop:
         outcome: T = stop.value
@@ -188,9 +194,21 @@ class LateRows(Sequence[Row]):
         return len(self._came)
 
 
+def _copy_in(cursor: Any, statement: CopyIn) -> None:
+    if hasattr(cursor, "copy"):
+        with cursor.copy(_query(statement)) as copying:
+            lines = iter(statement.lines)
+            while chunk := "".join(islice(lines, COPIED_AT_ONCE)):
+                copying.write(chunk)
+    else:
+        cursor.copy_expert(statement.sql, io.StringIO("".join(statement.lines)))
+
+
 def _pipeline(connection: Any) -> AbstractContextManager[psycopg.Pipeline | None]:
-    if isinstance(connection, psycopg.Connection) and psycopg.Pipeline.is_supported():
-        return connection.pipeline()
+    # psycopg2 has none.
+    if hasattr(connection, "pipeline") and psycopg.Pipeline.is_supported():
+        pipeline: AbstractContextManager[psycopg.Pipeline] = connection.pipeline()
+        return pipeline
     return nullcontext()
 
 

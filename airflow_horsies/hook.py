@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import TypeVar
 
@@ -110,9 +110,13 @@ class HorsiesHook(AsyncHook):
 
             ids = hook.enqueue_many(TaskSpec(task_name="add", kwargs={"a": n, "b": 1}) for n in range(1000))
         """
-        encoded = [self._encode(spec, position) for position, spec in enumerate(specs)]
+        sent_at = datetime.now(UTC)
+        encoded = [self._encode(spec, position, sent_at) for position, spec in enumerate(specs)]
         runs = count()
-        return self._write(lambda wire: scripts.enqueue_tasks(wire, encoded, is_rerun=next(runs) > 0))
+        return self._write(
+            lambda wire: scripts.enqueue_tasks(wire, encoded, is_rerun=next(runs) > 0),
+            pipelined=not scripts.are_many(encoded),
+        )
 
     def submit(
         self,
@@ -163,7 +167,8 @@ class HorsiesHook(AsyncHook):
             specs = [TaskSpec(task_name="load", kwargs={"part": part}) for part in range(10)]
             sent = hook.submit_many(specs, instance, life=1, try_number=1)
         """
-        encoded = [self._encode(spec, position) for position, spec in enumerate(specs)]
+        sent_at = datetime.now(UTC)
+        encoded = [self._encode(spec, position, sent_at) for position, spec in enumerate(specs)]
         submitter = Submitter(
             namespace=self.namespace,
             base_url=self.base_url,
@@ -173,7 +178,9 @@ class HorsiesHook(AsyncHook):
             run_started_at=run_started_at,
         )
         self.ensure_ledger()
-        return self._write(lambda wire: submissions.submit_tasks(wire, submitter, encoded))
+        return self._write(
+            lambda wire: submissions.submit_tasks(wire, submitter, encoded), pipelined=not scripts.are_many(encoded)
+        )
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -573,9 +580,9 @@ class HorsiesHook(AsyncHook):
 
     _ledger_is_current = False
 
-    def _encode(self, spec: TaskSpec, position: int | None = None) -> EncodedTask:
+    def _encode(self, spec: TaskSpec, position: int | None = None, sent_at: datetime | None = None) -> EncodedTask:
         try:
-            return encode_task(spec, max_payload_bytes=self._max_payload_bytes)
+            return encode_task(spec, max_payload_bytes=self._max_payload_bytes, sent_at=sent_at)
         except InvalidTask as error:
             if position is None:
                 raise

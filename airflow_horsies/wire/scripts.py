@@ -45,6 +45,7 @@ from airflow_horsies.wire.statements import Wire
 T = TypeVar("T")
 
 ROWS_PER_STATEMENT = 5_000
+COPIED_FROM = 100
 MAX_PAGE = 2_000
 # Workers register these two themselves when they start.
 BUILT_IN_RETENTION = frozenset({DEFAULT_RETENTION, FOREVER})
@@ -99,12 +100,19 @@ def enqueue_tasks(wire: Wire, tasks: Sequence[EncodedTask], *, is_rerun: bool = 
 def insert_new_tasks(wire: Wire, tasks: Sequence[EncodedTask]) -> Script[None]:
     """Insert rows whose ids are known to be unused, after the checks no row may skip."""
     yield from require_retention_classes(wire, {task.retention_class_key for task in tasks})
-    for chunk in _chunks(tasks):
-        inserted = yield wire.enqueue_tasks(chunk)
-        if len(inserted) != len(chunk):
-            taken = {task.id for task in chunk} - {row["id"] for row in inserted}
-            task_id = min(taken)
+    if are_many(tasks):
+        (row,) = yield wire.read_transaction_time()
+        yield wire.copy_tasks(tasks, row["at"])
+    elif tasks:
+        inserted = yield wire.enqueue_tasks(tasks)
+        if len(inserted) != len(tasks):
+            task_id = min({task.id for task in tasks} - {row["id"] for row in inserted})
             raise TaskIdTaken(f"a task with the id {task_id} exists already; nothing was sent", task_id=task_id)
+
+
+def are_many(tasks: Sequence[EncodedTask]) -> bool:
+    """Whether they are copied, which is faster for many and cannot be done in a pipeline."""
+    return len(tasks) >= COPIED_FROM
 
 
 def require_retention_classes(wire: Wire, keys: Collection[str]) -> Script[None]:

@@ -6,7 +6,7 @@ asynchronous one for triggers, so that there is one text of each rule.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -24,6 +24,13 @@ class Statement:
 
     sql: str
     params: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CopyIn(Statement):
+    """``COPY ... FROM STDIN``, and the lines it reads. Not in a pipeline; it returns no rows."""
+
+    lines: Iterable[str] = ()
 
 
 Script = Generator[Statement, Rows, T]

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from airflow_horsies.models import PageCursor, Slice, TaskState
+from airflow_horsies.wire.copying import task_lines
 from airflow_horsies.wire.encoding import EncodedTask
 from airflow_horsies.wire.schema import Generation, Schema
-from airflow_horsies.wire.statement import Statement, sql_text
+from airflow_horsies.wire.statement import CopyIn, Statement, sql_text
 
 PACKAGE = "airflow_horsies.wire"
 TASK_ID_LOCK_SPACE = 732
@@ -55,6 +56,14 @@ class Wire:
                 "rerun_inputs": [task.rerun_input for task in tasks],
             },
         )
+
+    def copy_tasks(self, tasks: Sequence[EncodedTask], now: datetime) -> CopyIn:
+        """As enqueue_tasks, for many; an id that exists already is an error of the server."""
+        with_commands = self.schema.generation is Generation.MOVED
+        return CopyIn(self._sql("copy_tasks"), lines=task_lines(tasks, now, with_commands=with_commands))
+
+    def read_transaction_time(self) -> Statement:
+        return Statement(sql_text(PACKAGE, "read_transaction_time"))
 
     def lock_task_ids(self, ids: Collection[str]) -> Statement:
         buckets = sorted({int(task_id[-2:], 16) % TASK_ID_LOCK_BUCKETS for task_id in ids})

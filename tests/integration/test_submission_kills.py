@@ -51,17 +51,14 @@ class WatchedConnection:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._connection, name)
 
-    @contextmanager
-    def cursor(self) -> Iterator[WatchedCursor]:
-        with self._connection.cursor() as cursor:
-            yield WatchedCursor(self, cursor)
+    def cursor(self) -> WatchedCursor:
+        return WatchedCursor(self, self._connection.cursor())
 
     def commit(self) -> None:
         with self.step(COMMIT):
             if self._is_now("during"):
                 # Sent, and nobody waits for the answer: only the server knows whether it happened.
-                self._connection.pgconn.send_query(COMMIT.encode())
-                self._connection.pgconn.flush()
+                send_commit(self._connection)
                 die()
             self._connection.commit()
 
@@ -76,6 +73,18 @@ class WatchedConnection:
 
     def _is_now(self, side: str) -> bool:
         return self._death is not None and (self._death.step, self._death.side) == (len(self.steps) - 1, side)
+
+
+def send_commit(connection: psycopg.Connection[Any]) -> None:
+    if connection.pgconn.pipeline_status:
+        with connection.pipeline() as pipeline:
+            pipeline.sync()
+            connection.pgconn.send_query_params(COMMIT.encode(), None)
+            connection.pgconn.pipeline_sync()
+            connection.pgconn.flush()
+            die()
+    connection.pgconn.send_query(COMMIT.encode())
+    connection.pgconn.flush()
 
 
 class WatchedCursor:

@@ -118,12 +118,18 @@ def test_insert_that_met_a_conflict_is_an_error() -> None:
         drive(scripts.enqueue_tasks(Wire(MOVED), [encoded(), encoded()]), answers)
 
 
-def test_many_tasks_go_in_statements_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scripts, "ROWS_PER_STATEMENT", 2)
+def test_many_tasks_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scripts, "COPIED_FROM", 3)
     tasks = [encoded() for _ in range(5)]
-    driven = drive(scripts.enqueue_tasks(Wire(MOVED), tasks), INSERTED)
-    assert [len(params["ids"]) for _, params in driven.ran] == [2, 2, 1]
+    driven = drive(scripts.enqueue_tasks(Wire(MOVED), tasks), {"read_transaction_time": [{"at": datetime.now(UTC)}]})
+    assert driven.names == ["read_transaction_time", "moved/copy_tasks"]
     assert driven.outcome == [task.id for task in tasks]
+
+
+def test_many_ids_are_looked_for_in_statements_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scripts, "ROWS_PER_STATEMENT", 2)
+    driven = drive(scripts.find_commands(Wire(MOVED), [encoded().id for _ in range(5)]))
+    assert [len(params["ids"]) for _, params in driven.ran] == [2, 2, 1]
 
 
 def test_run_after_one_whose_commit_was_cut_short_looks_whether_it_happened() -> None:
