@@ -55,11 +55,9 @@ test-releases: venv  ## the contract suite, with real workers, on further releas
 chaos: venv  ## faults of all kinds on the real stack, drawn from a seed, into benchmarks/chaos.json; ARGS=--seed=7 draws them again
 	@.venv/bin/python -W ignore -m tests.chaos --out benchmarks/chaos.json $(ARGS)
 
-bench: venv  ## what is measured and not tested: sending many tasks, waking waiters, short Spark jobs, reading many attempts
-	AIRFLOW_HOME="$(CURDIR)/.cache/bench" .venv/bin/python -W ignore benchmarks/enqueue.py
-	AIRFLOW_HOME="$(CURDIR)/.cache/bench" .venv/bin/python -W ignore benchmarks/wake_up.py
-	AIRFLOW_HOME="$(CURDIR)/.cache/bench" .venv/bin/python -W ignore benchmarks/spark_runtime.py
-	AIRFLOW_HOME="$(CURDIR)/.cache/bench" .venv/bin/python -W ignore benchmarks/spark_source.py
+bench: venv  ## every figure beside its peers, into benchmarks/results.json and the README; ARGS names some of them
+	@.ci/peers
+	@.venv/bin/python -m benchmarks $(ARGS)
 
 venv:  ## .venv alone
 	@.ci/venv

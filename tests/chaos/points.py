@@ -58,6 +58,19 @@ def name_of(query: Any) -> str:
     return names().get(text) or text.split(maxsplit=1)[0]
 
 
+def send_commit(connection: Any) -> None:
+    """Nobody waits for the answer: only the server will know whether it happened."""
+    pipeline = connection._pipeline
+    if pipeline is None:
+        connection.pgconn.send_query(COMMIT.encode())
+    else:
+        # What is still queued goes first.
+        pipeline.sync()
+        connection.pgconn.send_query_params(COMMIT.encode(), None)
+        connection.pgconn.pipeline_sync()
+    connection.pgconn.flush()
+
+
 def watch() -> None:
     """From now on, whatever this process asks of Postgres is a named point."""
     execute, execute_async, commit = psycopg.Cursor.execute, psycopg.AsyncCursor.execute, psycopg.Connection.commit
@@ -79,9 +92,7 @@ def watch() -> None:
     def watched_commit(self: Any) -> None:
         death.reached(f"before {COMMIT}")
         if death.is_now(f"during {COMMIT}"):
-            # Sent, and nobody waits for the answer: only the server knows whether it happened.
-            self.pgconn.send_query(COMMIT.encode())
-            self.pgconn.flush()
+            send_commit(self)
             os.kill(os.getpid(), signal.SIGKILL)
         commit(self)
         death.reached(f"after {COMMIT}")

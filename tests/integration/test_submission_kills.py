@@ -16,6 +16,7 @@ from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.ledger.schema import PACKAGE, migrations
 from airflow_horsies.models import SubmitOutcome, SubmitResult, TaskInstanceKey, TaskSpec, TaskState
 from airflow_horsies.wire.statement import sql_text
+from tests.chaos.points import send_commit
 from tests.integration.conftest import MakeHook
 from tests.integration.releases import MOVED, keeps_history
 from tests.integration.test_submit import end_task, rows
@@ -57,7 +58,6 @@ class WatchedConnection:
     def commit(self) -> None:
         with self.step(COMMIT):
             if self._is_now("during"):
-                # Sent, and nobody waits for the answer: only the server knows whether it happened.
                 send_commit(self._connection)
                 die()
             self._connection.commit()
@@ -73,18 +73,6 @@ class WatchedConnection:
 
     def _is_now(self, side: str) -> bool:
         return self._death is not None and (self._death.step, self._death.side) == (len(self.steps) - 1, side)
-
-
-def send_commit(connection: psycopg.Connection[Any]) -> None:
-    if connection.pgconn.pipeline_status:
-        with connection.pipeline() as pipeline:
-            pipeline.sync()
-            connection.pgconn.send_query_params(COMMIT.encode(), None)
-            connection.pgconn.pipeline_sync()
-            connection.pgconn.flush()
-            die()
-    connection.pgconn.send_query(COMMIT.encode())
-    connection.pgconn.flush()
 
 
 class WatchedCursor:
