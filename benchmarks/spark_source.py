@@ -1,4 +1,4 @@
-"""A million attempts: the data source against Spark's JDBC source, on one database, partitioned alike, in turns.
+"""A million attempts: the data source against Spark's JDBC source, on one database, cut alike, in turns.
 
 .venv/bin/python -m benchmarks.spark_source [--attempts 1000000] [--rounds 7] [--jar /usr/share/java/postgresql.jar]
 """
@@ -24,7 +24,7 @@ from benchmarks.figures import Figure, main, ratio, take_turns, timed, told
 from tests.integration.releases import IN_PLACE, MOVED, keeps_history
 
 FIGURES = {MOVED: "spark_source_vs_jdbc", IN_PLACE: "spark_source_vs_jdbc_0_4"}
-PARTITIONS = 2
+CORES = 2
 DAYS = 20
 # A task of the plan has three attempts, less a few that live.
 ATTEMPTS_PER_TASK = 2.999
@@ -40,7 +40,7 @@ def statement(release: str) -> str:
     return re.sub(r"%\(\w+\)s", "NULL", text)
 
 
-def measure_release(spark: Any, info: dict[str, Any], release: str, rounds: int) -> Figure:
+def measure_release(spark: Any, info: dict[str, Any], release: str, partitions: int, rounds: int) -> Figure:
     name = info["dbname"]
     with psycopg.connect(**info) as connection:
         row = connection.execute(
@@ -55,23 +55,28 @@ def measure_release(spark: Any, info: dict[str, Any], release: str, rounds: int)
 
     def ours() -> None:
         reader = spark.read.format("horsies").option("service", name).option("table", "attempts")
-        consume(reader.option("partitions", PARTITIONS).load())
+        consume(reader.option("partitions", partitions).load())
 
     def jdbc() -> None:
         reader = spark.read.format("jdbc").options(
             url=f"jdbc:postgresql://{info['host']}:{info['port']}/{name}", user=info["user"],
             password=info["password"], dbtable=f"({statement(release)}) AS r", driver="org.postgresql.Driver",
-            partitionColumn="cut_at", lowerBound=first.isoformat(sep=" ")[:19],
-            upperBound=last.isoformat(sep=" ")[:19], numPartitions=str(PARTITIONS), fetchsize="10000",
+            fetchsize="10000",
         )  # fmt: skip
+        if partitions > 1:
+            begin, end = (each.isoformat(sep=" ")[:19] for each in (first, last))
+            reader = reader.options(
+                partitionColumn="cut_at", lowerBound=begin, upperBound=end, numPartitions=str(partitions)
+            )
         consume(reader.load().drop("cut_at"))
 
     ours()
     jdbc()
     said = take_turns({"ours": lambda: timed(ours), "jdbc": lambda: timed(jdbc)}, rounds)
-    told(f"horsies {release}, {count:,} attempts, {PARTITIONS} partitions: source", said["ours"])
+    told(f"horsies {release}, {count:,} attempts, {partitions} partitions: source", said["ours"])
     told("JDBC", said["jdbc"])
-    return ratio(FIGURES[release], said["jdbc"], said["ours"])
+    suffix = "" if partitions == 1 else f"_{partitions}_parts"
+    return ratio(f"{FIGURES[release]}{suffix}", said["jdbc"], said["ours"])
 
 
 def measure(given: argparse.Namespace) -> list[Figure]:
@@ -101,7 +106,7 @@ def measure(given: argparse.Namespace) -> list[Figure]:
         from airflow_horsies.spark import HorsiesDataSource
 
         spark = (
-            SparkSession.builder.master(f"local[{PARTITIONS}]")
+            SparkSession.builder.master(f"local[{CORES}]")
             .config("spark.ui.enabled", "false")
             .config("spark.ui.showConsoleProgress", "false")
             .config("spark.sql.session.timeZone", "UTC")
@@ -111,7 +116,11 @@ def measure(given: argparse.Namespace) -> list[Figure]:
         )
         spark.sparkContext.setLogLevel("ERROR")
         spark.dataSource.register(HorsiesDataSource)
-        figures = [measure_release(spark, info, release, given.rounds) for release, info in databases.items()]
+        figures = [
+            measure_release(spark, info, release, partitions, given.rounds)
+            for release, info in databases.items()
+            for partitions in (1, CORES)
+        ]
         spark.stop()
     return figures
 

@@ -104,7 +104,10 @@ def measure_many(postgres: EmbeddedPostgres, hook: HorsiesHook, info: dict[str, 
     told(f"enqueue_many, {given.tasks:,} tasks", said["many"])
     for name in ("unnest", "copy", "procrastinate", "pgqueuer"):
         told(name, said[name])
-    return [ratio(f"enqueue_many_vs_{name}", said[name], said["many"]) for name in said if name != "many"]
+    return [
+        *(ratio(f"enqueue_many_vs_{name}", said[name], said["many"]) for name in said if name != "many"),
+        ratio("raw_copy_vs_pgqueuer", said["pgqueuer"], said["copy"]),
+    ]
 
 
 def measure_singles(hook: HorsiesHook, given: Any) -> list[Figure]:
