@@ -93,7 +93,8 @@ class RecordedSession(Session):
         super().__init__(database)
         self._recorder = recorder
 
-    def run(self, make_script: Callable[[], Script[T]]) -> T:
+    def run(self, make_script: Callable[[], Script[T]], *, pipelined: bool = False) -> T:
+        # One after another in any case: each is timed.
         return super().run(lambda: self._recorder.record(make_script()))
 
 

@@ -228,7 +228,7 @@ def test_unit_is_one_that_systemd_understands(block: Block, tmp_path: Path) -> N
     assert int(service["TimeoutStopSec"]) > 300
     if shutil.which("systemd-analyze"):
         written = tmp_path / "horsies-worker@1.service"
-        written.write_text(block.text.replace(service["ExecStart"].split()[0], sys.executable))
+        written.write_text(block.text.replace(service["ExecStart"].split()[0], f'"{sys.executable}"'))
         done = subprocess.run(["systemd-analyze", "verify", "--man=no", written], capture_output=True, text=True)
         complaints = [line for line in done.stderr.splitlines() if written.name in line]
         assert complaints == [], done.stderr
