@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,29 +14,28 @@ from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.embedded.worker import HorsiesWorker
 from airflow_horsies.hook import HorsiesHook
 from tests.integration.many_tasks import fill
-from tests.integration.releases import keeps_history, release_python
+from tests.integration.releases import MOVED, keeps_history, release_python
 
 TESTS = Path(__file__).parents[1] / "tests" / "integration"
 
 
-def make_database(postgres: EmbeddedPostgres, name: str) -> dict[str, Any]:
-    """A database with horsies' tables; how to connect to it."""
-    postgres.create_database(name)
-    url = postgres.dsn(name, scheme="postgresql+psycopg")
-    subprocess.run(
-        [sys.executable, TESTS / "upstream_init.py"], env={**os.environ, "HORSIES_DATABASE_URL": url}, check=True
-    )
-    return postgres.conninfo(name)
-
-
-def make_full_database(postgres: EmbeddedPostgres, *, release: str, tasks: int, days: int, log: Path) -> dict[str, Any]:
-    """… of a release, with so many tasks of so many days."""
-    name = f"bench_{release}_{tasks}"
+def make_database(postgres: EmbeddedPostgres, name: str, release: str = MOVED) -> dict[str, Any]:
+    """A database with the tables of a release, as a worker leaves them; how to connect to it."""
     postgres.create_database(name)
     info = postgres.conninfo(name)
-    # A worker completes the tables of the newer releases.
-    with HorsiesWorker("contract_tasks:app", conninfo=info, log=log, folder=TESTS, python=release_python(release)):
-        pass
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        HorsiesWorker(
+            "contract_tasks:app", conninfo=info, log=Path(folder) / "worker.log", folder=TESTS,
+            python=release_python(release),
+        ),
+    ):  # fmt: skip
+        return info
+
+
+def make_full_database(postgres: EmbeddedPostgres, *, release: str, tasks: int, days: int) -> dict[str, Any]:
+    """… with so many tasks of so many days."""
+    info = make_database(postgres, f"bench_{release}_{tasks}", release)
     with open_hook(info) as hook:
         hook.ensure_ledger()
     with psycopg.connect(**info) as connection:

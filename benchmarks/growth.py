@@ -76,7 +76,7 @@ def measure(given: argparse.Namespace) -> list[Figure]:
         sites = []
         for tasks in given.tasks:
             print(f"  filling a database with {tasks:,} tasks …", flush=True)
-            info = make_full_database(postgres, release=MOVED, tasks=tasks, days=DAYS, log=Path(folder) / "worker.log")
+            info = make_full_database(postgres, release=MOVED, tasks=tasks, days=DAYS)
             sites.append(Site(open_things.enter_context(open_hook(info)), tasks))
         for name, way in WAYS.items():
 

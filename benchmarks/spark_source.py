@@ -90,7 +90,6 @@ def measure(given: argparse.Namespace) -> list[Figure]:
             print(f"  filling a database of horsies {release} …", flush=True)
             databases[release] = make_full_database(
                 postgres, release=release, tasks=int(given.attempts / ATTEMPTS_PER_TASK), days=DAYS,
-                log=folder / "worker.log",
             )  # fmt: skip
         services = folder / "services"
         services.touch(mode=0o600)

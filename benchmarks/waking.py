@@ -132,7 +132,8 @@ async def wait_for(
             task_id = queue[number]
             if left and waiters <= endings:
                 # As many wait at each ending.
-                running[left[0]] = begin(left.pop(0))
+                later = left.pop(0)
+                running[later] = begin(later)
                 await asyncio.sleep(0.02)
             ended[task_id], commit = await asyncio.to_thread(end_task, connection, task_id)
             commits.append(commit)
