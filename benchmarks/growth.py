@@ -2,7 +2,7 @@
 
 .venv/bin/python -m benchmarks.growth [--tasks 10000 100000 1000000] [--calls 100] [--rounds 7]
 
-Ten million (``--tasks 10000 10000000``) need half an hour and 40 GB.
+Ten million: ``--tasks 10000 10000000``.
 """
 
 from __future__ import annotations
