@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import os
 import sys
 import tempfile
@@ -22,17 +23,27 @@ from psycopg import sql
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.models import TaskInstanceKey, TaskSpec
-from airflow_horsies.wire.encoding import encode_task
-from airflow_horsies.wire.statements import Wire
+from airflow_horsies.wire.encoding import EncodedTask, encode_task
 from benchmarks.databases import make_database, open_hook
 from benchmarks.figures import Figure, main, ratio, take_turns, timed, told
 from benchmarks.peers import PGQUEUER, PROCRASTINATE, Peer, peer_python
 
+UNNEST = (Path(__file__).parent / "unnest.sql").read_bytes()
+FIELDS = [field.name for field in dataclasses.fields(EncodedTask) if field.name != "id_is_given"]
+PLURALS = {name: name for name in ("kwargs", "max_retries", "task_options")} | {
+    "priority": "priorities", "delay_seconds": "delays"
+}  # fmt: skip
 TESTS = Path(__file__).parents[1] / "tests" / "integration"
 
 
 def specs(count: int) -> list[TaskSpec]:
     return [TaskSpec(task_name="add", kwargs={"a": number, "b": 1}) for number in range(count)]
+
+
+def columns(count: int) -> dict[str, list[Any]]:
+    """The parameters of unnest.sql, whose names are those of the fields of a task in the plural."""
+    tasks = [encode_task(spec) for spec in specs(count)]
+    return {PLURALS.get(name, f"{name}s"): [getattr(task, name) for task in tasks] for name in FIELDS}
 
 
 def many(hook: HorsiesHook, count: int) -> Callable[[], float]:
@@ -43,26 +54,26 @@ def many(hook: HorsiesHook, count: int) -> Callable[[], float]:
     return run
 
 
-def unnest(hook: HorsiesHook, connection: psycopg.Connection[Any], count: int) -> Callable[[], float]:
+def unnest(connection: psycopg.Connection[Any], count: int) -> Callable[[], float]:
     """One statement with the same rows, made beforehand: what is left is Postgres."""
 
     def run() -> float:
-        statement = Wire(hook.horsies_schema).enqueue_tasks([encode_task(spec) for spec in specs(count)])
+        params = columns(count)
         begun = time.perf_counter()
-        connection.execute(statement.sql.encode(), statement.params)
+        connection.execute(UNNEST, params)
         connection.commit()
         return time.perf_counter() - begun
 
     return run
 
 
-def copy(hook: HorsiesHook, connection: psycopg.Connection[Any], count: int) -> Callable[[], float]:
+def copy(connection: psycopg.Connection[Any], count: int) -> Callable[[], float]:
     """The rows of the statement above, as COPY brings them: sent once, read back, removed, and copied in."""
 
     def run() -> float:
-        statement = Wire(hook.horsies_schema).enqueue_tasks([encode_task(spec) for spec in specs(count)])
-        ids = statement.params["ids"]
-        connection.execute(statement.sql.encode(), statement.params)
+        params = columns(count)
+        ids = params["ids"]
+        connection.execute(UNNEST, params)
         found = connection.execute("SELECT * FROM horsies_tasks WHERE id = ANY(%s)", (ids,))
         names = [column.name for column in found.description or ()]
         rows = found.fetchall()
@@ -93,8 +104,8 @@ def measure_many(postgres: EmbeddedPostgres, hook: HorsiesHook, info: dict[str, 
             peers[name] = open_things.enter_context(Peer(f"{name}_peer.py", python, at))
         runs = {
             "many": many(hook, given.tasks),
-            "unnest": unnest(hook, connection, given.tasks),
-            "copy": copy(hook, connection, given.tasks),
+            "unnest": unnest(connection, given.tasks),
+            "copy": copy(connection, given.tasks),
             "procrastinate": lambda: peers["procrastinate"].seconds(given.tasks),
             "pgqueuer": lambda: peers["pgqueuer"].seconds(given.tasks),
         }

@@ -24,7 +24,7 @@ from airflow_horsies.models import (
     TaskInstanceKey,
     TaskState,
 )
-from airflow_horsies.wire.encoding import EncodedTask
+from airflow_horsies.wire.encoding import COMPACT, EncodedTask
 from airflow_horsies.wire.scripts import (
     FoundCommand,
     cancel_task,
@@ -201,6 +201,19 @@ class _Round:
     def __post_init__(self) -> None:
         self.use_round(self.number)
 
+    @property
+    def columns(self) -> dict[str, object]:
+        """What record_submissions.sql takes from one round, as JSON has it."""
+        good_until = self.task.good_until
+        return {
+            "position": self.position,
+            "round": self.number,
+            "horsies_task_id": self.horsies_task_id,
+            "task_name": self.task.task_name,
+            "queue_name": self.task.queue_name,
+            "good_until": None if good_until is None else good_until.isoformat(),
+        }
+
     def use_round(self, number: int) -> None:
         self.number = number
         self.task = replace(self.task, id=self.submitter.derive_task_id(self.position, number))
@@ -314,12 +327,7 @@ def _record(submitter: Submitter, rounds: Sequence[_Round]) -> Statement:
             "try_number": submitter.try_number,
             "run_started_at": submitter.run_started_at,
             "base_url": submitter.base_url,
-            "positions": [item.position for item in rounds],
-            "rounds": [item.number for item in rounds],
-            "horsies_task_ids": [item.horsies_task_id for item in rounds],
-            "task_names": [item.task.task_name for item in rounds],
-            "queue_names": [item.task.queue_name for item in rounds],
-            "good_untils": [item.task.good_until for item in rounds],
+            "rounds": COMPACT.encode([item.columns for item in rounds]),
         },
     )
 

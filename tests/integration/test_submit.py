@@ -8,6 +8,8 @@ import signal
 import statistics
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import psycopg
@@ -18,10 +20,14 @@ from airflow_horsies.exceptions import (
     InvalidTask,
     NamespaceTaken,
     StaleSubmission,
+    TaskIdTaken,
     TaskNotFound,
 )
 from airflow_horsies.hook import HorsiesHook
+from airflow_horsies.ledger.submissions import Submitter
 from airflow_horsies.models import SubmitOutcome, TaskInstanceKey, TaskSpec, TaskState
+from airflow_horsies.wire.encoding import encode_task
+from airflow_horsies.wire.statements import Wire
 from tests.integration.conftest import MakeHook
 from tests.integration.releases import MOVED, keeps_history
 
@@ -53,6 +59,32 @@ def end_task(hook: HorsiesHook, task_id: str, state: TaskState, release: str) ->
                 "SELECT horsies_move_task_to_history(%s::uuid, %s, %s, now(), %s, NULL, NULL)",
                 (task_id, state.value, kind, result),
             )
+
+
+@pytest.mark.usefixtures("release")
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
+def test_an_id_that_somebody_else_takes_in_between_is_noticed(
+    make_hook: MakeHook, driver: str, request: pytest.FixtureRequest
+) -> None:
+    if driver == "psycopg2":
+        request.getfixturevalue("with_psycopg2")
+    hook = make_hook()
+    submitter = Submitter(
+        namespace=hook.namespace, base_url=hook.base_url, task_instance=INSTANCE, life=1, try_number=1
+    )
+    taken = submitter.derive_task_id(0, 1)
+    insert = Wire(hook.horsies_schema).enqueue_tasks([encode_task(replace(SPEC, task_id=taken, priority=7))])
+    with psycopg.connect(**hook.connect_args) as other, ThreadPoolExecutor() as pool:
+        other.execute(insert.sql.encode(), insert.params)
+        # It has looked, found nothing, and waits for us to commit or not.
+        submission = pool.submit(hook.submit, SPEC, INSTANCE, life=1, try_number=1)
+        while not rows(hook, "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'transactionid'"):
+            assert not submission.done(), submission.exception()
+            time.sleep(0.02)
+        other.commit()
+        with pytest.raises(TaskIdTaken, match="exists already and was sent with other arguments"):
+            submission.result()
+    assert hook.submissions_of(INSTANCE) == []
 
 
 def test_second_submission_reattaches_whatever_the_try(hook: HorsiesHook) -> None:

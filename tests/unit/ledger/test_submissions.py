@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -96,13 +97,11 @@ class Database:
         return rows
 
     def _enqueue(self, params: Mapping[str, Any]) -> Rows:
-        new = [
-            {"id": task_id, "status": "PENDING", "command_fingerprint": fingerprint}
-            for task_id, fingerprint in zip(params["ids"], params["command_fingerprints"], strict=True)
-            if task_id not in self.tasks
-        ]
-        self.tasks |= {task["id"]: task for task in new}
-        return new
+        for new in json.loads(params["tasks"]):
+            assert new["id"] not in self.tasks
+            fingerprint = bytes.fromhex(new["command_fingerprint"].removeprefix(r"\x"))
+            self.tasks[new["id"]] = {"id": new["id"], "status": "PENDING", "command_fingerprint": fingerprint}
+        return []
 
     def _cancel(self, params: Mapping[str, Any]) -> Rows:
         task = self.tasks[params["id"]]
@@ -114,11 +113,10 @@ class Database:
         return []
 
     def _record(self, params: Mapping[str, Any]) -> Rows:
-        for position, number, task_id in zip(
-            params["positions"], params["rounds"], params["horsies_task_ids"], strict=True
-        ):
-            row = {name: params[name] for name in ("namespace", "life", "base_url", "try_number", "run_started_at")}
-            self.submissions.append({**row, "position": position, "round": number, "horsies_task_id": task_id})
+        row = {name: params[name] for name in ("namespace", "life", "base_url", "try_number", "run_started_at")}
+        for each in json.loads(params["rounds"]):
+            new = {name: each[name] for name in ("position", "round", "horsies_task_id")}
+            self.submissions.append({**row, **new})
         return []
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -70,9 +71,12 @@ def test_release_without_a_cancel_function_is_cancelled_by_update() -> None:
     assert file_of(Wire(IN_PLACE).cancel_task(ID, [TaskState.PENDING])) == "in_place/cancel_task"
 
 
-def test_columns_of_many_tasks_have_one_value_per_task() -> None:
-    params = Wire(MOVED).enqueue_tasks([TASK, TASK, TASK]).params
-    assert {len(values) for values in params.values()} == {3}
+@pytest.mark.parametrize("schema", [IN_PLACE, MOVED], ids=lambda schema: schema.generation)
+def test_every_column_of_a_task_that_is_sent_is_given(schema: Schema) -> None:
+    statement = Wire(schema).enqueue_tasks([TASK, TASK])
+    given = json.loads(statement.params["tasks"])
+    columns = statement.sql.partition("AS new (")[2].partition(")")[0].split(",")
+    assert len(given) == 2 and {column.split()[0] for column in columns} <= given[0].keys()
 
 
 def test_ids_are_locked_by_sorted_buckets_without_repeats() -> None:

@@ -17,17 +17,9 @@ SELECT
     CASE WHEN new.rerun_input IS NOT NULL THEN 'application/json' END,
     CASE WHEN new.rerun_input IS NOT NULL THEN new.input_digest END,
     new.rerun_input
-FROM unnest(
-    %(ids)s::uuid[], %(task_names)s::text[], %(queue_names)s::text[], %(priorities)s::integer[],
-    %(kwargs)s::text[], %(sent_ats)s::timestamptz[], %(delays)s::integer[], %(good_untils)s::timestamptz[],
-    %(max_retries)s::integer[], %(task_options)s::text[], %(enqueue_shas)s::text[],
-    %(command_fingerprints)s::bytea[], %(input_digests)s::bytea[], %(retention_class_keys)s::text[],
-    %(retain_rerun_inputs)s::boolean[], %(idempotency_digests)s::bytea[], %(rerun_dispositions)s::text[],
-    %(rerun_inputs)s::bytea[]
-) AS new (
-    id, task_name, queue_name, priority, kwargs, sent_at, delay_seconds, good_until, max_retries,
-    task_options, enqueue_sha, command_fingerprint, input_digest, retention_class_key, retain_rerun_input,
-    idempotency_digest, rerun_disposition, rerun_input
+FROM json_to_recordset(%(tasks)s::json) AS new (
+    id uuid, task_name text, queue_name text, priority integer, kwargs text, sent_at timestamptz,
+    delay_seconds integer, good_until timestamptz, max_retries integer, task_options text, enqueue_sha text,
+    command_fingerprint bytea, input_digest bytea, retention_class_key text, retain_rerun_input boolean,
+    idempotency_digest bytea, rerun_disposition text, rerun_input bytea
 )
-ON CONFLICT (id) DO NOTHING
-RETURNING id::text AS id
