@@ -31,13 +31,17 @@ ATTEMPTS_PER_TASK = 2.999
 
 
 def statement(release: str) -> str:
-    """What the source reads, and the time by which it cuts, for JDBC to do the same."""
-    folder = "moved" if keeps_history(release) else "in_place"
-    text = re.sub(r"--[^\n]*", "", sql_text("airflow_horsies.wire", f"{folder}/scan_attempts"))
-    live, moved = ("t.enqueued_at", "h.enqueued_at") if keeps_history(release) else ("a.finished_at", "")
-    text = text.replace("AS process_name", f"AS process_name, {live} AS cut_at")
-    text = text.replace("a.fields ->> 11", f"a.fields ->> 11, {moved}")
-    return re.sub(r"%\(\w+\)s", "NULL", text)
+    """All attempts in SQL, and the time by which the source cuts, for JDBC to do the same."""
+
+    def scan(name: str, cut_at: str) -> str:
+        text = re.sub(r"--[^\n]*", "", sql_text("airflow_horsies.wire", name))
+        text = text.replace("AS process_name", f"AS process_name, {cut_at} AS cut_at")
+        return re.sub(r"%\(\w+\)s", "NULL", text)
+
+    if keeps_history(release):
+        live = scan("moved/scan_live_attempts", "t.enqueued_at")
+        return f"{live} UNION ALL {scan('moved/scan_ended_attempts', 'h.enqueued_at')}"
+    return scan("in_place/scan_attempts", "a.finished_at")
 
 
 def measure_release(spark: Any, info: dict[str, Any], release: str, partitions: int, rounds: int) -> Figure:

@@ -23,6 +23,7 @@ from airflow_horsies.spark.options import Options
 from airflow_horsies.spark.planning import cut
 from airflow_horsies.spark.reading import read_batches
 from airflow_horsies.spark.scanning import copy_out, scan
+from airflow_horsies.spark.snapshots import read_snapshots
 from airflow_horsies.spark.tables import Column, spark_schema
 from airflow_horsies.wire.snapshots import format_for_copy, lock_part
 
@@ -70,11 +71,14 @@ class BatchReader(DataSourceReader):
         with database.translated(), open_reading(database) as connection:
             if partition.kept is not None:
                 _share(connection, partition.kept, partition.number)
-            rows = run(connection, scan(self._options.table, partition.slice))
+            found = run(connection, scan(self._options.table, partition.slice, filtered=bool(self._filters)))
             run(connection, format_for_copy())
             conditions = self._conditions()
-            query = copy_out(rows, self._columns, conditions.all)
-            yield from read_batches(connection, query, {**rows.params, **conditions.params}, self._columns)
+            for rows in found.rows:
+                query = copy_out(rows, self._columns, conditions.all)
+                yield from read_batches(connection, query, {**rows.params, **conditions.params}, self._columns)
+            if found.snapshots is not None:
+                yield from read_snapshots(connection, found.snapshots, self._columns, partition.slice)
             if partition.kept is not None:
                 # The keeper learns by looking that a part is read, and lets go when all were.
                 time.sleep(max(0.0, begun + SEEN_SECONDS - time.monotonic()))

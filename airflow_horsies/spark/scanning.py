@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from psycopg import sql
 
@@ -15,17 +16,35 @@ from airflow_horsies.wire.schema import detect_schema
 from airflow_horsies.wire.statement import Script, Statement
 from airflow_horsies.wire.statements import Wire
 
-COPY = sql.SQL("COPY (SELECT {columns} FROM ({rows}) AS scanned WHERE {condition}) TO STDOUT (FORMAT csv)")
+COPY = sql.SQL("COPY (SELECT {columns} FROM ({rows}) AS scanned WHERE {condition}) TO STDOUT")
+COPY_WHOLE = sql.SQL("COPY ({rows}) TO STDOUT")
 
 
-def scan(table: Table, part: Slice) -> Script[Statement]:
-    """The rows of a slice, for whichever schema the database holds."""
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What reads a slice of a table."""
+
+    rows: tuple[Statement, ...]
+    # Of attempts: that which brings whole tasks, each with all of its own.
+    snapshots: Statement | None = None
+
+
+def scan(table: Table, part: Slice, *, filtered: bool = False) -> Script[Scan]:
+    """The rows of a slice, for whichever schema the database holds.
+
+    :param filtered: Postgres is to evaluate conditions on all columns.
+    """
     if table.name == SUBMISSIONS.name:
         yield from require_ledger()
-        return scan_submissions(part)
+        return Scan((scan_submissions(part),))
     wire = Wire((yield from detect_schema()))
-    scans = {TASKS.name: wire.scan_tasks, ATTEMPTS.name: wire.scan_attempts, WORKERS.name: wire.scan_workers}
-    return scans[table.name](part)
+    if table.name == ATTEMPTS.name:
+        if not wire.keeps_snapshots:
+            return Scan((wire.scan_attempts(part),))
+        if filtered:
+            return Scan((wire.scan_live_attempts(part), wire.scan_ended_attempts(part)))
+        return Scan((wire.scan_live_attempts(part),), wire.scan_snapshots(part))
+    return Scan(({TASKS.name: wire.scan_tasks, WORKERS.name: wire.scan_workers}[table.name](part),))
 
 
 def require_ledger() -> Script[None]:
@@ -43,6 +62,11 @@ def copy_out(rows: Statement, columns: Sequence[Column], condition: sql.Composab
         rows=sql.SQL(rows.sql),
         condition=condition,
     )
+
+
+def copy_whole(rows: Statement) -> sql.Composed:
+    """COPY of a statement as it is, in the format that quotes nothing."""
+    return COPY_WHOLE.format(rows=sql.SQL(rows.sql))
 
 
 def _as_text(column: Column) -> sql.Composable:
