@@ -352,10 +352,10 @@ def sqlstate_of(error: Exception) -> str | None:
 
 
 def is_connection_lost(error: Exception) -> bool:
-    """No server, or it went away: class 08, a shutdown (57P0x), or an operational error without a state."""
+    """No server, or it went away: class 08, a shutdown, idle for too long, or an operational error without a state."""
     state = sqlstate_of(error)
     if state is not None:
-        return state.startswith("08") or state in ("57P01", "57P02", "57P03", "53300")
+        return state.startswith("08") or state in ("57P01", "57P02", "57P03", "57P05", "25P03", "53300")
     return isinstance(error, psycopg.OperationalError | psycopg2.OperationalError | psycopg2.InterfaceError)
 
 

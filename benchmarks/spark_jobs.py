@@ -86,6 +86,8 @@ def measure(given: argparse.Namespace) -> list[Figure]:
         }
         os.environ.update(environ)
         info = postgres.conninfo()
+        # The tasks are modules of this package; peers, in environments of their own, are not to see more of it.
+        environ["PYTHONPATH"] = os.pathsep.join([str(HERE.parent), str(HERE)])
         worker = HorsiesWorker(
             "spark_tasks:app", conninfo=info, log=folder / "worker.log", folder=folder, environ=environ,
             command=SPARK_WORKER,

@@ -40,6 +40,8 @@ from airflow_horsies.wire.statements import Wire
 # Never change this value: ids derived from it are in databases.
 TASK_ID_NAMESPACE = uuid.UUID("5d1a0f0e-7f0c-5b39-9c58-0a8f3f0c6f51")
 PRUNE_BATCH = 1_000
+# Far more than any submitter takes between two statements.
+MOST_IDLE_SECONDS = 60
 # The version of the ledger that has them.
 SINCE = 1
 
@@ -75,7 +77,8 @@ def submit_tasks(wire: Wire, submitter: Submitter, tasks: Sequence[EncodedTask])
     """Send, reattach or adopt each task; ``tasks`` are in order of their position."""
     if any(task.id_is_given for task in tasks):
         raise InvalidTask("task_id", "is derived from the task instance when submitting; leave it out")
-    yield Statement(sql_text(PACKAGE, "lock_task_instance"), {"key": json.dumps(list(submitter.key.values()))})
+    key = json.dumps(list(submitter.key.values()))
+    yield Statement(sql_text(PACKAGE, "lock_task_instance"), {"key": key, "idle_seconds": MOST_IDLE_SECONDS})
     submitted = yield Statement(sql_text(PACKAGE, "read_latest_submissions"), submitter.key)
     # Asked in the same trip, as a first submission has to know.
     first_ids = [submitter.derive_task_id(position, 1) for position in range(len(tasks))]

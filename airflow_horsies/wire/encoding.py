@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from airflow_horsies.exceptions import InvalidTask
 from airflow_horsies.models import RetryPolicy, TaskSpec
@@ -74,16 +74,13 @@ def encode_task(
     sent_at = sent_at or datetime.now(UTC)
     kwargs = _json_value(spec.kwargs, "kwargs")
     kwargs_json = _kwargs_json(kwargs, max_payload_bytes)
-    options, options_json = _task_options(spec.retry_policy, spec.good_until, spec.timeout)
+    options_json = _task_options(spec.retry_policy, spec.good_until, spec.timeout)
     delay_seconds = None if spec.delay is None else int(spec.delay.total_seconds())
-    good_until = None if spec.good_until is None else _canonical(spec.good_until)
-    what = [spec.task_name, spec.queue, spec.priority, None, kwargs_json]
-    sha_parts = [*what, _canonical(sent_at), good_until, delay_seconds, options_json]
-    fingerprint_parts = [
-        *(1, *what, good_until, delay_seconds, options_json),
-        *(spec.retention, spec.retain_rerun_input, None, None),
-    ]
-    rerun_input = SORTED.encode({"args": [], "kwargs": kwargs, "options": options}).encode()
+    around = _around_arguments(
+        *(spec.task_name, spec.queue, spec.priority, sent_at, spec.good_until, delay_seconds, options_json),
+        *(spec.retention, spec.retain_rerun_input),
+    )
+    rerun_input = around.input[0] + SORTED.encode(kwargs).encode() + around.input[1]
     if not spec.retain_rerun_input:
         disposition = "DECLINED_BY_POLICY"
     elif len(rerun_input) > INLINE_RERUN_INPUT_BYTES:
@@ -103,8 +100,8 @@ def encode_task(
         delay_seconds=delay_seconds,
         max_retries=spec.retry_policy.max_retries if spec.retry_policy else 0,
         task_options=options_json,
-        enqueue_sha=hashlib.sha256(ASCII.encode(sha_parts).encode()).hexdigest(),
-        command_fingerprint=hashlib.sha256(COMPACT.encode(fingerprint_parts).encode()).digest(),
+        enqueue_sha=_sha256(around.sha, ASCII.encode(kwargs_json)).hexdigest(),
+        command_fingerprint=_sha256(around.fingerprint, COMPACT.encode(kwargs_json)).digest(),
         input_digest=hashlib.sha256(rerun_input).digest(),
         retention_class_key=spec.retention,
         retain_rerun_input=spec.retain_rerun_input,
@@ -114,6 +111,47 @@ def encode_task(
             None if spec.idempotency_key is None else _idempotency_digest(spec.task_name, spec.idempotency_key)
         ),
     )
+
+
+class _Around(NamedTuple):
+    """What a digest is made of, before and after a task's arguments."""
+
+    sha: tuple[bytes, bytes]
+    fingerprint: tuple[bytes, bytes]
+    input: tuple[bytes, bytes]
+
+
+@lru_cache(maxsize=64)
+def _around_arguments(
+    task_name: str,
+    queue: str,
+    priority: int,
+    sent_at: datetime,
+    good_until: datetime | None,
+    delay_seconds: int | None,
+    options_json: str,
+    retention: str,
+    retain_rerun_input: bool,
+) -> _Around:
+    """The tasks of a batch share it."""
+    deadline = None if good_until is None else _canonical(good_until)
+    what = [task_name, queue, priority, None]
+    rest = [deadline, delay_seconds, options_json]
+    options = SORTED.encode(json.loads(options_json))
+    return _Around(
+        sha=_halves(ASCII, what, [_canonical(sent_at), *rest]),
+        fingerprint=_halves(COMPACT, [1, *what], [*rest, retention, retain_rerun_input, None, None]),
+        input=(b'{"args":[],"kwargs":', f',"options":{options}}}'.encode()),
+    )
+
+
+def _halves(encoder: json.JSONEncoder, before: list[Any], after: list[Any]) -> tuple[bytes, bytes]:
+    """The JSON of a list, but for the one item that stands between these."""
+    return f"{encoder.encode(before)[:-1]},".encode(), f",{encoder.encode(after)[1:]}".encode()
+
+
+def _sha256(around: tuple[bytes, bytes], arguments: str) -> Any:
+    return hashlib.sha256(around[0] + arguments.encode() + around[1])
 
 
 def _kwargs_json(kwargs: dict[str, Any], max_payload_bytes: int) -> str | None:
@@ -143,16 +181,15 @@ def mint_task_id() -> str:
 
 
 @lru_cache(maxsize=64)
-def _task_options(
-    retry_policy: RetryPolicy | None, good_until: datetime | None, timeout: timedelta | None
-) -> tuple[Mapping[str, Any], str]:
-    """The options as a value and as JSON; the tasks of a batch share them."""
-    options = {
-        "retry_policy": None if retry_policy is None else _retry_policy(retry_policy),
-        "good_until": None if good_until is None else good_until.isoformat(),
-        "timeout_ms": None if timeout is None else int(timeout.total_seconds() * 1000),
-    }
-    return options, COMPACT.encode(options)
+def _task_options(retry_policy: RetryPolicy | None, good_until: datetime | None, timeout: timedelta | None) -> str:
+    """The tasks of a batch share them."""
+    return COMPACT.encode(
+        {
+            "retry_policy": None if retry_policy is None else _retry_policy(retry_policy),
+            "good_until": None if good_until is None else good_until.isoformat(),
+            "timeout_ms": None if timeout is None else int(timeout.total_seconds() * 1000),
+        }
+    )
 
 
 def _retry_policy(policy: RetryPolicy) -> dict[str, Any]:

@@ -24,7 +24,8 @@ from airflow_horsies.exceptions import (
     TaskNotFound,
 )
 from airflow_horsies.hook import HorsiesHook
-from airflow_horsies.ledger.submissions import Submitter
+from airflow_horsies.ledger import submissions
+from airflow_horsies.ledger.submissions import Submitter, submit_tasks
 from airflow_horsies.models import SubmitOutcome, TaskInstanceKey, TaskSpec, TaskState
 from airflow_horsies.wire.encoding import encode_task
 from airflow_horsies.wire.statements import Wire
@@ -85,6 +86,22 @@ def test_an_id_that_somebody_else_takes_in_between_is_noticed(
         with pytest.raises(TaskIdTaken, match="exists already and was sent with other arguments"):
             submission.result()
     assert hook.submissions_of(INSTANCE) == []
+
+
+def test_a_host_that_goes_silent_in_mid_submission_does_not_hold_up_the_next_one(
+    hook: HorsiesHook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hook.submit(SPEC, replace(INSTANCE, task_id="another"), life=1, try_number=1)
+    monkeypatch.setattr(submissions, "MOST_IDLE_SECONDS", 1)
+    submitter = Submitter(
+        namespace=hook.namespace, base_url=hook.base_url, task_instance=INSTANCE, life=1, try_number=1
+    )
+    lock = next(submit_tasks(Wire(hook.horsies_schema), submitter, [encode_task(SPEC)]))
+    silent = psycopg.connect(**hook.connect_args)
+    silent.execute(lock.sql.encode(), lock.params)
+    assert hook.submit(SPEC, INSTANCE, life=1, try_number=1).outcome is SubmitOutcome.SENT
+    with pytest.raises(psycopg.errors.IdleInTransactionSessionTimeout):
+        silent.execute("SELECT 1")
 
 
 def test_second_submission_reattaches_whatever_the_try(hook: HorsiesHook) -> None:
