@@ -112,9 +112,9 @@ def main() -> int:
     arguments.add_argument("names", nargs="*", choices=[*NAMES, []], default=[], metavar="NAME", help=", ".join(NAMES))
     arguments.add_argument("--table", action="store_true", help="only write the table anew")
     given = arguments.parse_args()
+    failed = []
     if not given.table:
         begun = time.monotonic()
-        failed = []
         for name in given.names or NAMES:
             try:
                 figures = run(name)
@@ -122,11 +122,10 @@ def main() -> int:
                 failed.append(f"{name} (exit code {error.returncode})")
             else:
                 save(figures, time.monotonic() - begun)
-        if failed:
-            print(f"\nnot measured: {', '.join(failed)}", file=sys.stderr)
-            return 1
     print(f"\n{write_table()}")
-    return 0
+    if failed:
+        print(f"\nnot measured: {', '.join(failed)}", file=sys.stderr)
+    return int(bool(failed))
 
 
 if __name__ == "__main__":

@@ -84,7 +84,7 @@ def measure_with_celery(hook: HorsiesHook, numbers: Iterator[int], given: argpar
             print("  no Redis is installed (Debian: redis-tools): the figure with Celery is left out")
             return []
         at = {"PEER_REDIS": url, "PEER_PROCESSES": str(given.processes)}
-        celery = open_things.enter_context(Peer("celery_peer.py", peer_python(CELERY, "redis"), at))
+        celery = open_things.enter_context(Peer("celery_peer.py", peer_python(CELERY, "redis", "packaging"), at))
         runs: dict[str, Callable[[], float]] = {
             "batch": lambda: batch_seconds(hook, next(numbers), given.tasks),
             "celery": lambda: celery.seconds(given.tasks),

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -54,13 +55,15 @@ class Peer:
 
     def __exit__(self, *exc_info: object) -> None:
         assert self._process.stdin
-        self._process.stdin.close()
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
         self._process.wait(timeout=60)
 
     def seconds(self, count: int = 1) -> float:
         assert self._process.stdin
         assert self._process.stdout
-        print(count, file=self._process.stdin, flush=True)
+        with suppress(BrokenPipeError):
+            print(count, file=self._process.stdin, flush=True)
         said = self._process.stdout.readline()
         if not said:
             raise RuntimeError(f"{self.name} ended with code {self._process.wait()}; its messages are above")
