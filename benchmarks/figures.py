@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import structlog
 
 Run = Callable[[], Any]
 
@@ -139,6 +142,8 @@ def main(measure: Callable[[argparse.Namespace], list[Figure]], arguments: argpa
     """Measure, tell, and write the figures where ``--out`` says, for ``python -m benchmarks``."""
     arguments.add_argument("--out", type=Path, help="a file for the figures")
     given = arguments.parse_args()
+    logging.disable(logging.WARNING)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     figures = measure(given)
     for each in figures:
         print(f"{each.name}: {spell(each.value)} ({spell(each.low)} to {spell(each.high)})", flush=True)

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import os
 import statistics
 import sys
 import tempfile
 import time
 from pathlib import Path
-
-import structlog
 
 from airflow_horsies.embedded.java import find_java_home
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
@@ -70,8 +67,6 @@ def print_cost_of_lines(hook: HorsiesHook, rounds: int) -> None:
 
 
 def measure(given: argparse.Namespace) -> list[Figure]:
-    logging.disable(logging.WARNING)
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     with tempfile.TemporaryDirectory() as name, EmbeddedPostgres(Path(name) / "bench", durable=True) as postgres:
         folder = Path(name)
         environ = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -42,11 +43,13 @@ class Peer:
 
     def __init__(self, script: str, python: Path, environ: Mapping[str, str]) -> None:
         self.name = script
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self._process = subprocess.Popen(
             [python, Path(__file__).with_name(script)],
             env={**os.environ, **environ},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=self._log,
             text=True,
         )
 
@@ -58,6 +61,7 @@ class Peer:
         with suppress(BrokenPipeError):
             self._process.stdin.close()
         self._process.wait(timeout=60)
+        self._log.close()
 
     def seconds(self, count: int = 1) -> float:
         assert self._process.stdin
@@ -66,5 +70,7 @@ class Peer:
             print(count, file=self._process.stdin, flush=True)
         said = self._process.stdout.readline()
         if not said:
-            raise RuntimeError(f"{self.name} ended with code {self._process.wait()}; its messages are above")
+            code = self._process.wait()
+            self._log.seek(0)
+            raise RuntimeError(f"{self.name} ended with code {code}:\n{self._log.read()[-4000:]}")
         return float(said)
