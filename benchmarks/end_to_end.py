@@ -24,7 +24,7 @@ from pathlib import Path
 from airflow_horsies.embedded.airflow_api import AirflowApi
 from airflow_horsies.embedded.process import LOOPBACK
 from airflow_horsies.embedded.stack import EmbeddedStack
-from airflow_horsies.embedded.worker import HorsiesWorker
+from airflow_horsies.embedded.worker import SPARK_WORKER, HorsiesWorker
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.operators import HorsiesBatchOperator
 from benchmarks.databases import open_hook
@@ -126,7 +126,7 @@ def measure(given: argparse.Namespace) -> list[Figure]:
             open_things.enter_context(
                 HorsiesWorker(
                     "short_tasks:app", conninfo=info, log=folder / f"worker-{number}.log", folder=folder,
-                    environ=environ,
+                    environ=environ, command=SPARK_WORKER,
                 )
             )  # fmt: skip
         api = open_things.enter_context(AirflowApi(stack.airflow.base_url))
