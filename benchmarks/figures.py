@@ -73,7 +73,7 @@ AIMS: dict[str, Aim] = {
     "raw_copy_vs_pgqueuer": Aim("COPY of the same rows of horsies, made beforehand, over pgqueuer's bulk `enqueue`"),
     "batch_1000_vs_mapped": Aim(
         "1,000 short tasks through one `HorsiesBatchOperator`, whole DAG run: how many times sooner than 1,000 mapped "
-        "`PythonOperator`s on LocalExecutor"
+        "`PythonOperator`s on LocalExecutor (one round, as that takes minutes)"
     ),
     "batch_1000_vs_celery": Aim(
         "… how many times sooner than a Celery group of 1,000 with Redis, from sending to the last result",
