@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 from airflow_horsies.connected_hook import ConnectedHook
 from airflow_horsies.exceptions import InvalidTask, WaitTimeout
 from airflow_horsies.hub import Waiter, hub_of
-from airflow_horsies.ledger import submissions
-from airflow_horsies.ledger.schema import read_since
+from airflow_horsies.ledger import cancelling, submissions
+from airflow_horsies.ledger.schema import read_version
 from airflow_horsies.models import (
     LIVE_STATES,
     CancelOutcome,
@@ -24,6 +24,7 @@ from airflow_horsies.models import (
     require_task_id,
 )
 from airflow_horsies.wire import scripts
+from airflow_horsies.wire.statement import Script
 
 
 class AsyncHook(ConnectedHook):
@@ -50,20 +51,24 @@ class AsyncHook(ConnectedHook):
     async def submissions_of_async(self, task_instance: TaskInstanceKey) -> list[Submission]:
         """As :meth:`submissions_of`, for triggers: ``sent = await hook.submissions_of_async(instance)``."""
         await self._postgres_async()
-        namespace = self.namespace
-        return await self._read_async(
-            lambda _: read_since(submissions.SINCE, submissions.read_submissions(namespace, task_instance), [])
-        )
+        return await self._read_async(lambda _: self._submissions_of(task_instance))
 
     async def cancel_async(self, task_id: str, *, states: Collection[TaskState] = LIVE_STATES) -> CancelOutcome:
         """As :meth:`cancel`, for triggers: ``outcome = await hook.cancel_async(task_id)``."""
         wanted = require_task_id(task_id)
-        return await self._write_async(lambda wire: submissions.cancel_and_signal(wire, wanted, states=states))
+        return await self._write_async(lambda wire: cancelling.cancel_in_any_ledger(wire, wanted, states=states))
 
     async def cancel_many_async(self, task_ids: Iterable[str]) -> dict[str, CancelOutcome]:
         """As :meth:`cancel_many`, for triggers: ``outcomes = await hook.cancel_many_async(ids)``."""
         wanted = canonical_ids(task_ids)
-        return await self._write_async(lambda wire: submissions.cancel_many_and_signal(wire, wanted))
+        return await self._write_async(lambda wire: cancelling.cancel_many_in_any_ledger(wire, wanted))
+
+    async def release_async(self, task_ids: Iterable[str], task_instance: TaskInstanceKey) -> dict[str, CancelOutcome]:
+        """As :meth:`release`, for triggers: ``outcomes = await hook.release_async(ids, instance)``."""
+        wanted = canonical_ids(task_ids)
+        await self._postgres_async()
+        namespace = self.namespace
+        return await self._write_async(lambda wire: cancelling.release(wire, namespace, task_instance, wanted))
 
     async def wait_async(self, task_ids: Iterable[str], *, timeout_seconds: float | None = None) -> list[TaskView]:
         """As :meth:`wait`, on an event loop: ``(task,) = await hook.wait_async([task_id])``."""
@@ -103,6 +108,15 @@ class AsyncHook(ConnectedHook):
         database = await self._postgres_async()
         async with hub_of(database, listens=self._listens).subscribe(wanted, seen) as waiter:
             yield waiter
+
+    def _submissions_of(self, task_instance: TaskInstanceKey) -> Script[list[Submission]]:
+        """What an older release submitted is found, too: its tables are brought up to date first."""
+        version = yield from read_version()
+        if not version:
+            return []
+        if version < submissions.SINCE:
+            yield from self._make_ledger()
+        return (yield from submissions.read_submissions(self.namespace, task_instance))
 
 
 def canonical_ids(task_ids: Iterable[str]) -> list[str]:

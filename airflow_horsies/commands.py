@@ -97,7 +97,7 @@ def horsies_check(args: Namespace, hook: HorsiesHook) -> None:
 @_audited
 def horsies_db_migrate(args: Namespace, hook: HorsiesHook) -> None:
     """``airflow horsies db migrate``"""
-    applied = [{"version": migration.version, "name": migration.name} for migration in hook.ensure_ledger()]
+    applied = [{"version": migration.version, "name": migration.name} for migration in hook.ensure_ledger(by_hand=True)]
     if args.output not in TEXT_FORMATS:
         _print(applied, args.output)
     elif applied:
@@ -229,6 +229,8 @@ def horsies_cancel(args: Namespace, hook: HorsiesHook) -> None:
             said = "was already cancelled"
         case CancelOutcome.ALREADY_FINISHED:
             said = f"had already finished as {state}"
+        case CancelOutcome.STILL_WANTED | CancelOutcome.REQUESTED:
+            raise AssertionError("a cancel by id is carried out or refused")
     print(f"Task {args.horsies_task_id} {said}")
 
 

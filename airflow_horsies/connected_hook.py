@@ -12,8 +12,9 @@ from airflow.providers.postgres.hooks import postgres as postgres_module
 from airflow.providers.postgres.hooks.postgres import PostgresHook
 
 from airflow_horsies.database import Database, Listener, Session, run_async
-from airflow_horsies.exceptions import InvalidTask
+from airflow_horsies.exceptions import DeploymentUnknown, InvalidTask
 from airflow_horsies.ledger import schema as ledger_schema
+from airflow_horsies.ledger.schema import Migration
 from airflow_horsies.wire.encoding import DEFAULT_MAX_PAYLOAD_BYTES
 from airflow_horsies.wire.schema import Schema, detect_schema
 from airflow_horsies.wire.statement import Script
@@ -72,9 +73,12 @@ class ConnectedHook(PostgresHook):
     hook_name = "Horsies"
     ignored_extra_options = PostgresHook.ignored_extra_options | OWN_EXTRAS
 
-    def __init__(self, horsies_conn_id: str = default_conn_name, **kwargs: Any) -> None:
+    def __init__(
+        self, horsies_conn_id: str = default_conn_name, *, namespace: str | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(horsies_conn_id=horsies_conn_id, **kwargs)
         self.horsies_conn_id = horsies_conn_id
+        self._given_namespace = namespace
 
     @classmethod
     def get_ui_field_behaviour(cls) -> dict[str, Any]:
@@ -95,12 +99,21 @@ class ConnectedHook(PostgresHook):
     @property
     def namespace(self) -> str:
         """Keeps Airflow deployments that share one horsies database apart."""
-        return str(self._extra.get("namespace") or DEFAULT_NAMESPACE)
+        return self._given_namespace or str(self._extra.get("namespace") or DEFAULT_NAMESPACE)
 
     @property
     def base_url(self) -> str:
-        """The address of this Airflow deployment, recorded with each submission."""
-        return conf.get("api", "base_url", fallback="") or "http://localhost:8080"
+        """The address of this Airflow deployment, recorded with each submission; empty where it has none."""
+        return conf.get("api", "base_url", fallback="") or ""
+
+    def require_deployment(self) -> None:
+        """Deployments that share a database must be told apart: a guess would mix up their tasks."""
+        if not self.base_url and not self._given_namespace and not self._extra.get("namespace"):
+            raise DeploymentUnknown(
+                f"Nothing tells this Airflow deployment from others that use the same horsies database. Set "
+                f"'namespace' in the extra of connection {self.horsies_conn_id} to a name of its own, or set "
+                "[api] base_url for every component, workers included"
+            )
 
     @property
     def connect_args(self) -> dict[str, Any]:
@@ -214,6 +227,13 @@ class ConnectedHook(PostgresHook):
         self.horsies_schema.require_writable()
         return self._read(make_script, pipelined=pipelined)
 
+    @property
+    def _make_ledger(self) -> Callable[[], Script[list[Migration]]]:
+        """What brings the ledger up to date, or says who does."""
+        if conf.getboolean("horsies", "auto_migrate", fallback=True):
+            return ledger_schema.migrate
+        return ledger_schema.require_migrated
+
     async def _postgres_async(self) -> Database:
         # Looking a connection up blocks unless it is asked for asynchronously; afterwards it is at hand for both sides.
         if self._connection is None:
@@ -235,7 +255,6 @@ class ConnectedHook(PostgresHook):
                 await connection.set_autocommit(True)
                 schema = await run_async(connection, detect_schema)
                 schema.require_writable()
-                await run_async(connection, ledger_schema.migrate)
                 return await run_async(connection, lambda: make_script(Wire(schema)))
 
 

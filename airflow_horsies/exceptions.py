@@ -9,7 +9,8 @@ HorsiesError
 ├── SchemaError           the database does not hold what this package speaks
 │   ├── SchemaMissing         no horsies tables
 │   ├── SchemaUnsupported     horsies tables of a release we do not speak, or a cutover that is pending
-│   └── LedgerNewer           our own tables were migrated by a newer airflow-horsies
+│   ├── LedgerNewer           our own tables were migrated by a newer airflow-horsies
+│   └── LedgerOutdated        our own tables wait for 'airflow horsies db migrate'
 ├── TaskError             one task, with its id
 │   ├── TaskNotFound          no such task, or past its retention
 │   ├── TaskIdTaken           the id, or the idempotency key, belongs to another task
@@ -22,6 +23,7 @@ HorsiesError
 │   ├── BatchFailed           too many tasks of a batch did not complete
 │   └── WaitTimeout           still not finished when the caller's time was up
 ├── SubmissionError       a task instance that may not submit
+│   ├── DeploymentUnknown     neither a namespace nor a base URL tells this deployment from others
 │   ├── NamespaceTaken        the same task instance was submitted by another Airflow deployment
 │   └── StaleSubmission       the task instance was cleared since: a newer life has submitted
 ├── SourceError           the Spark data source was asked for something it does not have
@@ -80,6 +82,10 @@ class SchemaUnsupported(SchemaError):
 
 class LedgerNewer(SchemaError):
     """The airflow_horsies tables were migrated by a newer release of this package."""
+
+
+class LedgerOutdated(SchemaError):
+    """The airflow_horsies tables wait for somebody to migrate them."""
 
 
 class TaskError(HorsiesError):
@@ -143,6 +149,10 @@ class WaitTimeout(TaskError):
 
 class SubmissionError(HorsiesError):
     """A task instance that may not submit."""
+
+
+class DeploymentUnknown(SubmissionError):
+    """Neither a namespace nor a base URL tells this deployment from others."""
 
 
 class NamespaceTaken(SubmissionError):

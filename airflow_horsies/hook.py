@@ -20,13 +20,14 @@ from airflow_horsies.exceptions import (
 )
 from airflow_horsies.hub import FOLLOW_SECONDS, POLL_SECONDS
 from airflow_horsies.ledger import attempts as ledger_attempts
+from airflow_horsies.ledger import cancelling, submissions, submitting
 from airflow_horsies.ledger import reports as ledger_reports
 from airflow_horsies.ledger import schema as ledger_schema
-from airflow_horsies.ledger import submissions
 from airflow_horsies.ledger.schema import Migration
-from airflow_horsies.ledger.submissions import Submitter
+from airflow_horsies.ledger.submitting import Submitter
 from airflow_horsies.models import (
     LIVE_STATES,
+    AirflowTry,
     Attempt,
     AttemptRecord,
     CancelOutcome,
@@ -118,68 +119,47 @@ class HorsiesHook(AsyncHook):
             pipelined=not scripts.are_many(encoded),
         )
 
-    def submit(
-        self,
-        spec: TaskSpec,
-        task_instance: TaskInstanceKey,
-        *,
-        life: int,
-        try_number: int,
-        run_started_at: datetime | None = None,
-    ) -> SubmitResult:
+    def submit(self, spec: TaskSpec, task_instance: TaskInstanceKey, tried: AirflowTry) -> SubmitResult:
         """
         Send the task of a task instance exactly once, however often and from wherever this is called.
 
-        A task that is still live is reattached to, one that completed is adopted, and one that failed, expired or was
-        cancelled is followed by the next round. A new life, which begins when the task instance is cleared, cancels
-        what the earlier one left running and sends again.
+        Within one life of the task instance, a task that is still live is reattached to, one that completed is
+        adopted, and one that failed, expired or was cancelled is followed by the next round, if it has the same name
+        and arguments; otherwise the new one is sent and the other cancelled. A new life begins when the task instance
+        is cleared or its DAG run is made again: what the earlier one left running is cancelled, and the task is sent.
 
         .. code-block:: python
 
             instance = TaskInstanceKey(dag_id="sales", run_id="manual__1", task_id="load")
-            sent = hook.submit(TaskSpec(task_name="load"), instance, life=1, try_number=1)
+            sent = hook.submit(TaskSpec(task_name="load"), instance, AirflowTry(try_number=1))
             print(sent.task_id, sent.outcome)
 
-        :param life: Airflow's ``ti.max_tries - task.retries + 1``, the first try since the last clear.
-        :param try_number: the try that submits; recorded for people to see.
-        :param run_started_at: when the DAG run began. A run that was deleted and made again under the same id is told
-            apart by it; without it, the task of the deleted run would be adopted.
+        :param tried: what Airflow records of the try that submits.
         """
-        (result,) = self.submit_many(
-            [spec], task_instance, life=life, try_number=try_number, run_started_at=run_started_at
-        )
+        (result,) = self.submit_many([spec], task_instance, tried)
         return result
 
     def submit_many(
-        self,
-        specs: Sequence[TaskSpec],
-        task_instance: TaskInstanceKey,
-        *,
-        life: int,
-        try_number: int,
-        run_started_at: datetime | None = None,
+        self, specs: Sequence[TaskSpec], task_instance: TaskInstanceKey, tried: AirflowTry
     ) -> list[SubmitResult]:
         """
-        As :meth:`submit`, for the tasks of a batch in the order of their positions, in one transaction.
+        As :meth:`submit`, for the tasks of a batch, in one transaction. Items are told apart by their name and
+        arguments, not by their place; those that are no longer asked for are cancelled.
 
         .. code-block:: python
 
             specs = [TaskSpec(task_name="load", kwargs={"part": part}) for part in range(10)]
-            sent = hook.submit_many(specs, instance, life=1, try_number=1)
+            sent = hook.submit_many(specs, instance, AirflowTry(try_number=1))
         """
         sent_at = datetime.now(UTC)
         encoded = [self._encode(spec, position, sent_at) for position, spec in enumerate(specs)]
+        self.require_deployment()
         submitter = Submitter(
-            namespace=self.namespace,
-            base_url=self.base_url,
-            task_instance=task_instance,
-            life=life,
-            try_number=try_number,
-            run_started_at=run_started_at,
+            namespace=self.namespace, base_url=self.base_url, task_instance=task_instance, tried=tried
         )
         self.ensure_ledger()
         return self._write(
-            lambda wire: submissions.submit_tasks(wire, submitter, encoded), pipelined=not scripts.are_many(encoded)
+            lambda wire: submitting.submit_tasks(wire, submitter, encoded), pipelined=not scripts.are_many(encoded)
         )
 
     # -- reading ---------------------------------------------------------------------------------------------------
@@ -298,10 +278,7 @@ class HorsiesHook(AsyncHook):
 
             ids = [submission.horsies_task_id for submission in hook.submissions_of(instance)]
         """
-        namespace = self.namespace
-        return self._read_ledger(
-            submissions.SINCE, lambda: submissions.read_submissions(namespace, task_instance), otherwise=[]
-        )
+        return self._session.run(lambda: self._submissions_of(task_instance))
 
     def submitters_of(self, task_id: str) -> list[Submission]:
         """
@@ -490,8 +467,7 @@ class HorsiesHook(AsyncHook):
             outcome = hook.cancel(task_id)
         """
         wanted = require_task_id(task_id)
-        self.ensure_ledger()
-        return self._write(lambda wire: submissions.cancel_and_signal(wire, wanted, states=states))
+        return self._write(lambda wire: cancelling.cancel_in_any_ledger(wire, wanted, states=states))
 
     def cancel_many(self, task_ids: Iterable[str]) -> dict[str, CancelOutcome]:
         """
@@ -502,8 +478,21 @@ class HorsiesHook(AsyncHook):
             outcomes = hook.cancel_many(ids)
         """
         wanted = canonical_ids(task_ids)
-        self.ensure_ledger()
-        return self._write(lambda wire: submissions.cancel_many_and_signal(wire, wanted))
+        return self._write(lambda wire: cancelling.cancel_many_in_any_ledger(wire, wanted))
+
+    def release(self, task_ids: Iterable[str], task_instance: TaskInstanceKey) -> dict[str, CancelOutcome]:
+        """
+        Say that a task instance no longer wants these tasks: those that no other one shares are cancelled.
+
+        Where horsies cannot record a cancelled task now, it is cancelled as soon as it can.
+
+        .. code-block:: python
+
+            outcomes = hook.release(ids, instance)
+        """
+        wanted = canonical_ids(task_ids)
+        namespace = self.namespace
+        return self._write(lambda wire: cancelling.release(wire, namespace, task_instance, wanted))
 
     # -- the database itself -----------------------------------------------------------------------------------------
 
@@ -517,18 +506,22 @@ class HorsiesHook(AsyncHook):
         """
         return self._session.run(ledger_schema.read_version)
 
-    def ensure_ledger(self) -> list[Migration]:
+    def ensure_ledger(self, *, by_hand: bool = False) -> list[Migration]:
         """
         Create or migrate the airflow_horsies tables; what was applied. Called by itself on first use.
 
         .. code-block:: python
 
             applied = hook.ensure_ledger()
+
+        :param by_hand: migrate them also where Airflow is told not to do so by itself.
         """
         if self._ledger_is_current:
             return []
+        # Nothing is created in a database that is not horsies'.
+        self.horsies_schema.require_writable()
         try:
-            applied = self._session.run(ledger_schema.migrate)
+            applied = self._session.run(ledger_schema.migrate if by_hand else self._make_ledger)
         except AccessDenied as error:
             raise AccessDenied(f"{error}\n{self._grants()}") from error
         self._ledger_is_current = True

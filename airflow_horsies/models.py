@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Literal
 
-from airflow_horsies.exceptions import InvalidTask
+from airflow_horsies.exceptions import InvalidTask, TaskNotFound
 
 DEFAULT_QUEUE = "default"
 DEFAULT_RETENTION = "standard_30d"
@@ -486,6 +486,10 @@ class CancelOutcome(StrEnum):
     CANCELLED = "CANCELLED"
     ALREADY_CANCELLED = "ALREADY_CANCELLED"
     ALREADY_FINISHED = "ALREADY_FINISHED"
+    # Another task instance shares the task by an idempotency key.
+    STILL_WANTED = "STILL_WANTED"
+    # It cannot be recorded now, and is carried out later.
+    REQUESTED = "REQUESTED"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -505,6 +509,36 @@ class TaskInstanceKey:
     def __str__(self) -> str:
         mapped = "" if self.map_index < 0 else f"[{self.map_index}]"
         return f"{self.dag_id}.{self.task_id}{mapped} of run {self.run_id}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AirflowTry:
+    """
+    What Airflow records of the try that submits; it tells a retry from a clear, and a DAG run from one made again.
+
+    :param try_number: ``ti.try_number``.
+    :param max_tries: ``ti.max_tries`` as Airflow stores it, which a clear changes and a retry does not.
+    :param clear_number: ``dag_run.clear_number``, which every clear within the run raises.
+    :param run_started_at: ``dag_run.start_date``.
+    :param run_key: a value that Airflow keeps as long as the DAG run exists; None where there is none.
+    """
+
+    try_number: int
+    max_tries: int = 0
+    clear_number: int = 0
+    run_started_at: datetime | None = None
+    run_key: str | None = None
+
+    def __post_init__(self) -> None:
+        _require_int("try_number", self.try_number, 1, 2**31 - 1)
+        _require_int("clear_number", self.clear_number, 0, 2**31 - 1)
+
+    @property
+    def life_key(self) -> tuple[str | int | None, ...]:
+        """The same for all tries of a life, and only for them."""
+        began = self.run_started_at
+        run = self.run_key or (None if began is None else began.astimezone(UTC).isoformat())
+        return run, self.clear_number, self.max_tries
 
 
 class SubmitOutcome(StrEnum):
@@ -530,8 +564,10 @@ class Submission:
     queue: str
     good_until: datetime | None
     submitted_at: datetime
-    # Whether it is the last one of its task instance and position, where that was asked for.
+    # Whether it is of the newest life, the item's newest round, and still asked for.
     is_latest: bool = True
+    # The deployment that submitted; empty where it has no address.
+    base_url: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -544,6 +580,39 @@ class SubmitResult:
     life: int
     round: int
     position: int = 0
+
+
+def is_unserved(task: TaskView, queues: Iterable[QueueDepth], now: datetime) -> bool:
+    """Whether a task that is ready for its first attempt waits in a queue that no live worker serves."""
+    if task.state is not TaskState.PENDING or task.retry_count or task.enqueued_at > now:
+        return False
+    return all(queue.queue != task.queue or not queue.served_by for queue in queues)
+
+
+def latest_task_ids(submissions: Iterable[Submission]) -> list[str]:
+    """What a task instance submitted last, in the order in which it asked for it."""
+    latest = sorted((each for each in submissions if each.is_latest), key=lambda each: each.position)
+    return [each.horsies_task_id for each in latest]
+
+
+def batch_task_ids(submissions: Iterable[Submission], *, life: int | None, size: int | None) -> list[str]:
+    """
+    The tasks of a batch in the order of its items: exactly those, or an error.
+
+    :param life: the life that submitted them; None where an older release did not say, and takes the newest.
+    :param size: how many there are; None where an older release did not say.
+    """
+    latest = {each.position: each for each in submissions if each.is_latest and life in (None, each.life)}
+    expected = len(latest) if size is None else size
+    if not expected or sorted(latest) != list(range(expected)):
+        wanted = "at least one" if size is None else str(size)
+        raise TaskNotFound(
+            f"{len(latest)} items of the batch were found in the airflow_horsies tables, where {wanted} had been sent. "
+            "The task instance was cleared since, records are past their retention, or the connection leads to "
+            "another database. Their outcome is unknown; clear the task instance to run them again",
+            task_id=latest[min(latest)].horsies_task_id if latest else "(none)",
+        )
+    return [latest[position].horsies_task_id for position in range(expected)]
 
 
 def require_task_id(value: object) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from datetime import datetime
 from typing import Any, ClassVar, assert_never
 
@@ -17,6 +16,7 @@ from airflow_horsies.models import (
     TaskSpec,
     TaskState,
     TaskView,
+    batch_task_ids,
 )
 from airflow_horsies.outcomes import (
     cancellation_of,
@@ -81,14 +81,7 @@ class HorsiesOperator(HorsiesTaskOperator):
         return self._sent_ids[0]
 
     def _trigger(self, context: Any, deadline: datetime | None) -> HorsiesTrigger:
-        return HorsiesTrigger(
-            task_ids=self._sent_ids,
-            horsies_conn_id=self.horsies_conn_id,
-            deadline=None if deadline is None else deadline.isoformat(),
-            queue_deadline=self._queue_deadline(),
-            cancel_on_kill=self.cancel_on_kill,
-            seen=self._stored_seen(),
-        )
+        return HorsiesTrigger(task_ids=self._sent_ids, **self._waiting_for(deadline))
 
     def _finish(self, hook: HorsiesHook, tasks: Sequence[TaskView], context: Any) -> Any:
         (task,) = tasks
@@ -153,12 +146,11 @@ class HorsiesBatchOperator(HorsiesTaskOperator):
         self.items: Any = items
         self.max_failures = max_failures
         self.min_success = min_success
+        self._agreed_failures: int | None = None
 
-    def execute(self, context: Any) -> Any:
-        if not self.items:
-            self.log.info("The batch is empty: nothing is sent")
-            return []
-        return super().execute(context)
+    def _wait(self, hook: HorsiesHook, deadline: datetime | None) -> list[TaskView] | None:
+        # An empty batch ends at once; what an earlier try sent was cancelled, as it is no longer asked for.
+        return super()._wait(hook, deadline) if self._sent_ids else []
 
     def _specs(self, context: Any) -> list[TaskSpec]:
         if isinstance(self.items, str) or not isinstance(self.items, Sequence):
@@ -180,27 +172,27 @@ class HorsiesBatchOperator(HorsiesTaskOperator):
 
     def _trigger(self, context: Any, deadline: datetime | None) -> HorsiesTrigger:
         return HorsiesBatchTrigger(
-            task_instance=asdict(self._task_instance(context)),
-            life=self._life(context),
-            horsies_conn_id=self.horsies_conn_id,
-            deadline=None if deadline is None else deadline.isoformat(),
-            queue_deadline=self._queue_deadline(),
-            cancel_on_kill=self.cancel_on_kill,
+            life=self._life,
+            size=len(self._sent_ids),
             max_failures=self._allowed_failures(len(self._sent_ids)),
-            seen=self._stored_seen(),
+            **self._waiting_for(deadline),
         )
 
-    def _ids_of(self, hook: HorsiesHook, event: Mapping[str, Any], context: Any) -> list[str]:
-        submissions = hook.submissions_of(self._task_instance(context))
-        life = self._life(context)
-        latest = {each.position: each.horsies_task_id for each in submissions if each.life == life}
-        return [latest[position] for position in sorted(latest)]
+    def _ids_of(self, hook: HorsiesHook, event: Mapping[str, Any]) -> list[str]:
+        return batch_task_ids(hook.submissions_of(self._instance), life=event.get("life"), size=event.get("size"))
+
+    def _take_over(self, event: Mapping[str, Any]) -> None:
+        super()._take_over(event)
+        self._life = event.get("life") or 0
+        self._agreed_failures = event.get("max_failures")
 
     def _is_decided(self, ended: Mapping[str, TaskState]) -> bool:
         failures = sum(state is not TaskState.COMPLETED for state in ended.values())
         return failures > self._allowed_failures(len(self._sent_ids))
 
     def _allowed_failures(self, size: int) -> int:
+        if self._agreed_failures is not None:
+            return self._agreed_failures
         bounds = []
         if self.max_failures is not None:
             bounds.append(whole_number("max_failures", self.max_failures))
@@ -216,11 +208,11 @@ class HorsiesBatchOperator(HorsiesTaskOperator):
         self._log_items(tasks)
         allowed = self._allowed_failures(len(tasks))
         if len(failed) > allowed:
-            hook.cancel_many(live)
+            problem = self._let_go(hook)
             position, first = failed[0]
             raise BatchFailed(
                 f"{len(failed)} of {len(tasks)} tasks did not complete, more than the {allowed} allowed; "
-                f"{len(live)} were cancelled. The first is item {position}: {failure_text(first)}",
+                f"{len(live)} {problem or 'were cancelled'}. The first is item {position}: {failure_text(first)}",
                 task_id=first.id,
                 queue=first.queue,
                 error_code=first.error_code,
@@ -230,6 +222,9 @@ class HorsiesBatchOperator(HorsiesTaskOperator):
     def _log_items(self, tasks: Sequence[TaskView]) -> None:
         """A line per item, those that did not complete first; a large batch is cut."""
         ordered = sorted(enumerate(tasks), key=lambda each: (_completed(each[1]), each[0]))
+        if not tasks:
+            self.log.info("The batch is empty: nothing is sent")
+            return
         self.log.info("%6s  %-10s %8s  %-36s  %s", "item", "state", "attempts", "task", "error")
         for position, task in ordered[:MAX_LOGGED_ITEMS]:
             error = "" if _completed(task) else failure_text(task)

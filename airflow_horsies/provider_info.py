@@ -23,7 +23,8 @@ CONNECTION_TYPE: dict[str, Any] = {
         "namespace": {
             "label": "Namespace",
             "schema": {"type": ["string", "null"]},
-            "description": "Keeps Airflow deployments apart that share one horsies database. Default: default",
+            "description": "Keeps Airflow deployments apart that share one horsies database. Required where "
+            "[api] base_url is not set. Default: default",
         },
         "listen": {
             "label": "Waiting",
@@ -59,6 +60,15 @@ CONFIG: dict[str, Any] = {
                 "type": "string",
                 "example": None,
                 "default": "horsies_default",
+            },
+            "auto_migrate": {
+                "description": "Whether the first process of a newer release migrates the airflow_horsies tables by "
+                "itself. With False, submitting is refused until 'airflow horsies db migrate' was run; waiting and "
+                "cancelling go on.",
+                "version_added": "0.2.0",
+                "type": "boolean",
+                "example": None,
+                "default": "True",
             },
         },
     },

@@ -15,9 +15,10 @@ from airflow.providers.common.compat.sdk import (
     conf,
 )
 
+from airflow_horsies.airflow_instance import read_state
 from airflow_horsies.exceptions import HorsiesError, InvalidTask, TaskNotFound
 from airflow_horsies.hook import HorsiesHook
-from airflow_horsies.models import DEFAULT_QUEUE, TERMINAL_STATES, TaskInstanceKey, TaskState
+from airflow_horsies.models import DEFAULT_QUEUE, TERMINAL_STATES, TaskInstanceKey, TaskState, latest_task_ids
 from airflow_horsies.outcomes import failure_text, named
 from airflow_horsies.rendering import is_final, task_ids_of, whole_number
 from airflow_horsies.triggers import (
@@ -28,7 +29,6 @@ from airflow_horsies.triggers import (
     Reason,
     depth_of,
     is_open,
-    latest_task_ids,
 )
 
 # The trigger keeps the deadline itself; Airflow's own time-out is for a triggerer that is not there to do so.
@@ -196,7 +196,15 @@ class HorsiesSensor(_DeferrableSensor):
             self.log.info(
                 "Waiting for %s of %s task(s); %s is %s", len(waiting), len(task_ids), waiting[0], states[waiting[0]]
             )
-        return not waiting
+        return not waiting and (not self._by_submission or self._has_ended())
+
+    def _has_ended(self) -> bool:
+        """One that was cleared, or whose run was made again, has yet to submit; what it submitted before is old."""
+        state = read_state(self._submitter())
+        if state is None or state.has_ended:
+            return True
+        self.log.info("Waiting for %s itself, which is %s", self._submitter(), state.state or "not scheduled yet")
+        return False
 
     def _find_task_ids(self, hook: HorsiesHook) -> list[str]:
         return (

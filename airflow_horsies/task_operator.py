@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, ClassVar, Literal, NoReturn, assert_never
 
 from airflow.providers.common.compat.sdk import AirflowTaskTimeout, BaseOperator, conf
 
+from airflow_horsies.airflow_instance import airflow_try, instance_of, read_state
 from airflow_horsies.exceptions import HorsiesError, InvalidTask, QueueNotServed, TaskNotFound, WaitTimeout
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.links import HorsiesAttemptsLink
@@ -16,13 +20,15 @@ from airflow_horsies.models import (
     DEFAULT_QUEUE,
     DEFAULT_RETENTION,
     AttemptRecord,
+    CancelOutcome,
     RetryPolicy,
     SubmitOutcome,
     SubmitResult,
-    TaskInstanceKey,
     TaskSpec,
     TaskState,
     TaskView,
+    is_unserved,
+    latest_task_ids,
     require_error_code,
 )
 from airflow_horsies.outcomes import TaskTimedOut
@@ -33,6 +39,11 @@ from airflow_horsies.wording import describe_attempts
 
 MAX_LOGGED_ITEMS = 100
 ATTEMPTS_LINK = HorsiesAttemptsLink()
+REQUESTED = CancelOutcome.REQUESTED
+LET_GO_SECONDS = 30.0
+# Airflow kills the process five seconds after it told it to end.
+KILL_SECONDS = 3.0
+RETRY_SECONDS = 0.5
 
 WhenEndedBadly = Literal["fail", "skip"]
 
@@ -135,55 +146,51 @@ class HorsiesTaskOperator(BaseOperator):
         self.show_logs = show_logs
         self.horsies_conn_id = horsies_conn_id
         self._sent_ids: list[str] = []
+        self._instance: Any = None
+        self._life = 0
+        self._conn_id: str | None = None
+        self._namespace: str | None = None
+        self._queue_deadline: datetime | None = None
+        self._is_undisturbed = False
+        self._was_told_to_end = False
         self._task_log: TaskLog | None = None
         self._validate_whatis_final()
 
     def execute(self, context: Any) -> Any:
         specs = self._specs(context)
+        deadline = self._deadline(context)
         with self._hook() as hook:
-            sent = hook.submit_many(
-                specs,
-                self._task_instance(context),
-                life=self._life(context),
-                try_number=context["ti"].try_number,
-                run_started_at=context["dag_run"].start_date,
-            )
-            self._sent_ids = [each.task_id for each in sent]
-            ATTEMPTS_LINK.push(context)
-            self._announce(context, sent)
-            if not self.wait_for_completion:
-                return self._ids_to_return()
-            self._task_log = self._make_task_log({})
-            deadline = self._deadline(context)
             try:
-                tasks = self._wait(hook, self.inline_wait.total_seconds(), deadline)
-                if tasks is None and not self.deferrable:
-                    tasks = self._wait(hook, None, deadline)
-            except AirflowTaskTimeout:
-                # Airflow's own alarm may ring first.
-                self._give_up(hook, self._sent_ids)
+                self._submit(hook, specs, context)
+                if not self.wait_for_completion:
+                    return self._ids_to_return()
+                tasks = self._wait(hook, deadline)
+            except AirflowTaskTimeout as over:
+                if isinstance(over, TaskTimedOut):
+                    raise
+                # Airflow's own alarm rang first.
+                tasks = self._give_up(hook)
             if tasks is not None:
                 return self._end(hook, tasks, context)
         self.defer(trigger=self._trigger(context, deadline), method_name="execute_complete")
 
     def execute_complete(self, context: Any, event: Mapping[str, Any]) -> Any:
-        """Called with the trigger's event; what it does not say is read from the database."""
+        """Called with the trigger's event, which says what was waited for: code and settings may have changed since."""
+        self._instance = instance_of(context)
+        self._take_over(event)
         with self._hook() as hook:
-            self._sent_ids = self._ids_of(hook, event, context)
+            self._sent_ids = self._ids_of(hook, event)
             self._task_log = self._make_task_log(event.get("seen") or {})
             reason = Reason(event["reason"])
             match reason:
                 case Reason.ENDED | Reason.DECIDED:
-                    found = hook.get_tasks(self._sent_ids)
-                    return self._end(hook, [found[task_id] for task_id in self._sent_ids], context)
+                    tasks = self._read_tasks(hook)
+                    if self._goes_on(tasks):
+                        self._defer_again(context, event)
                 case Reason.TIMED_OUT:
-                    found = hook.get_tasks(self._sent_ids)
-                    if len(found) == len(self._sent_ids) and all(task.state.is_terminal for task in found.values()):
-                        # It ended while no triggerer was there to hear of it.
-                        return self._end(hook, [found[task_id] for task_id in self._sent_ids], context)
-                    self._give_up(hook, self._sent_ids)
+                    tasks = self._give_up(hook)
                 case Reason.NOT_SERVED:
-                    self._not_served(hook)
+                    tasks = self._not_served(hook)
                 case Reason.NOT_FOUND:
                     first = self._sent_ids[0] if self._sent_ids else "(none)"
                     raise TaskNotFound(event["message"] or f"horsies no longer keeps task {first}", task_id=first)
@@ -191,12 +198,19 @@ class HorsiesTaskOperator(BaseOperator):
                     raise HorsiesError(event["message"])
                 case _:
                     assert_never(reason)
+            return self._end(hook, tasks, context)
 
     def on_kill(self) -> None:
-        """Airflow calls it when the running task is killed or its time is up."""
-        if self.cancel_on_kill and self._sent_ids:
-            with self._hook() as hook:
-                hook.cancel_many(self._sent_ids)
+        """Airflow calls it when the process is told to end: by a person, who wants the work to stop, or in a shutdown,
+        after which the next try reattaches."""
+        if not self.cancel_on_kill:
+            return
+        if self._is_undisturbed:
+            # Another connection of this process may hold what a cancel needs, and goes on only when we return. A
+            # submission is followed by another look; a cancel is what was wanted.
+            self._was_told_to_end = True
+            return
+        self._cancel_if_given_up()
 
     # -- what subclasses decide ------------------------------------------------------------------------------------
 
@@ -212,16 +226,51 @@ class HorsiesTaskOperator(BaseOperator):
     def _trigger(self, context: Any, deadline: datetime | None) -> HorsiesTrigger:
         raise NotImplementedError
 
-    def _ids_of(self, hook: HorsiesHook, event: Mapping[str, Any], context: Any) -> list[str]:
-        return list(event["task_ids"])
+    def _ids_of(self, hook: HorsiesHook, event: Mapping[str, Any]) -> list[str]:
+        """The tasks that were waited for, all of them; an error where some cannot be found."""
+        ids = list(event["task_ids"])
+        if not ids:
+            raise HorsiesError("the trigger's event names no horsies task, though it waited for one")
+        return ids
 
     def _is_decided(self, ended: Mapping[str, TaskState]) -> bool:
         return False
 
+    def _take_over(self, event: Mapping[str, Any]) -> None:
+        """What was agreed when the tasks were sent counts, whatever the DAG says now."""
+        self._conn_id = event.get("horsies_conn_id") or self.horsies_conn_id
+        self._namespace = event.get("namespace")
+
     # -- inside ----------------------------------------------------------------------------------------------------
 
     def _hook(self) -> HorsiesHook:
-        return HorsiesHook(self.horsies_conn_id)
+        return HorsiesHook(self._conn_id or self.horsies_conn_id, namespace=self._namespace)
+
+    def _goes_on(self, tasks: Sequence[TaskView]) -> bool:
+        """Whether there is still something to wait for, though the trigger fired."""
+        ended = {task.id: task.state for task in tasks if task.state.is_terminal}
+        return len(ended) < len(tasks) and not self._is_decided(ended)
+
+    def _defer_again(self, context: Any, event: Mapping[str, Any]) -> NoReturn:
+        deadline = event.get("deadline")
+        self.defer(
+            trigger=self._trigger(context, datetime.fromisoformat(deadline) if deadline else None),
+            method_name="execute_complete",
+        )
+        raise AssertionError("defer raises")
+
+    def _waiting_for(self, deadline: datetime | None) -> dict[str, Any]:
+        """What every trigger is told."""
+        queue_deadline = self._queue_deadline
+        return {
+            "task_instance": asdict(self._instance),
+            "namespace": self._namespace,
+            "horsies_conn_id": self._conn_id or self.horsies_conn_id,
+            "deadline": None if deadline is None else deadline.isoformat(),
+            "queue_deadline": None if queue_deadline is None else queue_deadline.isoformat(),
+            "cancel_on_kill": self.cancel_on_kill,
+            "seen": self._stored_seen(),
+        }
 
     def _spec(self, context: Any, kwargs: Mapping[str, Any], **more: Any) -> TaskSpec:
         return TaskSpec(
@@ -260,27 +309,26 @@ class HorsiesTaskOperator(BaseOperator):
             given["retry_policy"] = policy_of(given["retry_policy"])
         TaskSpec(**{"task_name": "to be rendered", **given})
 
-    def _task_instance(self, context: Any) -> TaskInstanceKey:
-        ti = context["ti"]
-        return TaskInstanceKey(
-            dag_id=ti.dag_id,
-            run_id=ti.run_id,
-            task_id=ti.task_id,
-            map_index=-1 if ti.map_index is None else ti.map_index,
-        )
-
-    def _life(self, context: Any) -> int:
-        """The first try since the last clear: a clear raises max_tries, a retry does not."""
-        return max(int(context["ti"].max_tries) - (self.retries or 0) + 1, 1)
-
     def _deadline(self, context: Any) -> datetime | None:
         if self.execution_timeout is None:
             return None
         started: datetime = context["ti"].start_date or datetime.now(UTC)
         return started + self.execution_timeout
 
-    def _queue_deadline(self) -> str | None:
-        return None if self.queue_timeout is None else (datetime.now(UTC) + self.queue_timeout).isoformat()
+    def _submit(self, hook: HorsiesHook, specs: Sequence[TaskSpec], context: Any) -> None:
+        self._instance = instance_of(context)
+        with self._undisturbed():
+            sent = hook.submit_many(specs, self._instance, airflow_try(context))
+            self._sent_ids = [each.task_id for each in sent]
+            self._life = max((each.life for each in sent), default=0)
+            self._namespace = hook.namespace
+        if self._was_told_to_end:
+            self._cancel_if_given_up()
+        if self.queue_timeout is not None:
+            self._queue_deadline = datetime.now(UTC) + self.queue_timeout
+        ATTEMPTS_LINK.push(context)
+        self._announce(context, sent)
+        self._task_log = self._make_task_log({})
 
     def _announce(self, context: Any, sent: Sequence[SubmitResult]) -> None:
         for each in sent[:MAX_LOGGED_ITEMS]:
@@ -300,36 +348,30 @@ class HorsiesTaskOperator(BaseOperator):
                 self.retries,
             )
 
-    def _wait(self, hook: HorsiesHook, seconds: float | None, deadline: datetime | None) -> list[TaskView] | None:
-        """The tasks once they have ended, or None when ``seconds`` are over; cancels when the deadline is."""
+    def _wait(self, hook: HorsiesHook, deadline: datetime | None) -> list[TaskView] | None:
+        """The tasks once they have ended, or None when it is time to defer."""
         meanwhile = None if self._task_log is None else partial(self._task_log.follow, hook)
-        begun = datetime.now(UTC)
-        limits = [] if seconds is None else [seconds]
-        if deadline is not None:
-            limits.append(max((deadline - begun).total_seconds(), 0))
-        unserved_after = None if self.queue_timeout is None or seconds is not None else self.queue_timeout
-        if unserved_after is not None:
-            limits.append(unserved_after.total_seconds())
-        try:
-            return hook.wait(
-                self._sent_ids,
-                timeout_seconds=min(limits) if limits else None,
-                until=self._is_decided,
-                meanwhile=meanwhile,
-            )
-        except WaitTimeout:
-            if deadline is not None and datetime.now(UTC) >= deadline:
-                self._give_up(hook, self._sent_ids)
-            if seconds is not None:
+        defer_at = datetime.now(UTC) + self.inline_wait if self.deferrable else None
+        while True:
+            instants = [instant for instant in (defer_at, deadline, self._queue_deadline) if instant is not None]
+            left = (min(instants) - datetime.now(UTC)).total_seconds() if instants else None
+            try:
+                return hook.wait(
+                    self._sent_ids,
+                    timeout_seconds=None if left is None else max(left, 0),
+                    until=self._is_decided,
+                    meanwhile=meanwhile,
+                )
+            except WaitTimeout:
+                now = datetime.now(UTC)
+            if deadline is not None and now >= deadline:
+                return self._give_up(hook)
+            if self._queue_deadline is not None and now >= self._queue_deadline:
+                self._queue_deadline = None
+                if self._waits_unserved(hook):
+                    return self._not_served(hook)
+            if defer_at is not None and now >= defer_at:
                 return None
-            if self._waits_unserved(hook):
-                self._not_served(hook)
-            return hook.wait(
-                self._sent_ids,
-                timeout_seconds=None if deadline is None else (deadline - datetime.now(UTC)).total_seconds(),
-                until=self._is_decided,
-                meanwhile=meanwhile,
-            )
 
     def _end(self, hook: HorsiesHook, tasks: Sequence[TaskView], context: Any) -> Any:
         if self._task_log is not None:
@@ -345,30 +387,87 @@ class HorsiesTaskOperator(BaseOperator):
     def _stored_seen(self) -> StoredSeen | None:
         return None if self._task_log is None else store_seen(self._task_log.seen)
 
-    def _waits_unserved(self, hook: HorsiesHook) -> bool:
-        served = {queue.queue for queue in hook.queues() if queue.served_by}
-        tasks = hook.get_tasks(self._sent_ids).values()
-        return any(task.state is TaskState.PENDING and task.queue not in served for task in tasks)
+    def _read_tasks(self, hook: HorsiesHook) -> list[TaskView]:
+        found = hook.get_tasks(self._sent_ids)
+        for task_id in self._sent_ids:
+            if task_id not in found:
+                raise TaskNotFound(
+                    f"horsies does not have task {task_id}, which this task instance sent: it is past its retention, "
+                    f"or connection {hook.horsies_conn_id} leads to another database since. Its outcome is unknown",
+                    task_id=task_id,
+                )
+        return [found[task_id] for task_id in self._sent_ids]
 
-    def _give_up(self, hook: HorsiesHook, task_ids: Sequence[str]) -> NoReturn:
-        """The time is up: nothing of it may still be running when Airflow is told."""
-        hook.cancel_many(task_ids)
+    def _waits_unserved(self, hook: HorsiesHook) -> bool:
+        queues, now = hook.queues(), datetime.now(UTC)
+        return any(is_unserved(task, queues, now) for task in hook.get_tasks(self._sent_ids).values())
+
+    def _give_up(self, hook: HorsiesHook) -> list[TaskView]:
+        """The time is up: what has not ended is cancelled; tasks that have all ended are as good as in time."""
+        problem = self._let_go(hook)
+        if problem is None:
+            tasks = self._read_tasks(hook)
+            if all(task.state.is_terminal and task.state is not TaskState.CANCELLED for task in tasks):
+                return tasks
         if self._task_log is not None:
-            self._task_log.finish(hook, cancelled=task_ids)
+            self._task_log.finish(hook, cancelled=self._sent_ids)
+        first = self._sent_ids[0] if self._sent_ids else "(none)"
         raise TaskTimedOut(
-            f"{len(task_ids)} horsies task(s), {task_ids[0]} first, had not ended when the execution_timeout "
-            f"of {self.execution_timeout} was over, and were cancelled",
-            task_id=task_ids[0],
+            f"{len(self._sent_ids)} horsies task(s), {first} first, had not ended when the execution_timeout "
+            f"of {self.execution_timeout} was over, and {problem or 'were cancelled'}",
+            task_id=first,
         )
 
-    def _not_served(self, hook: HorsiesHook) -> NoReturn:
-        hook.cancel_many(self._sent_ids)
+    def _not_served(self, hook: HorsiesHook) -> list[TaskView]:
+        problem = self._let_go(hook)
+        if problem is None:
+            tasks = self._read_tasks(hook)
+            if all(task.state.is_terminal and task.state is not TaskState.CANCELLED for task in tasks):
+                return tasks
         raise QueueNotServed(
             f"no live horsies worker serves the queue {self.horsies_queue!r}, and task {self._sent_ids[0]} waited "
-            f"there for {self.queue_timeout}; it was cancelled. 'airflow horsies check' shows who serves what",
+            f"there for {self.queue_timeout}; it {problem or 'was cancelled'}. 'airflow horsies check' shows who "
+            "serves what",
             task_id=self._sent_ids[0],
             queue=self.horsies_queue,
         )
+
+    def _let_go(self, hook: HorsiesHook, *, seconds: float = LET_GO_SECONDS) -> str | None:
+        """Cancel what nobody else wants; what keeps it from being done now, if anything does."""
+        give_up = time.monotonic() + seconds
+        with self._undisturbed():
+            while True:
+                try:
+                    ids = self._sent_ids or latest_task_ids(hook.submissions_of(self._instance))
+                    self._sent_ids = ids
+                    outcomes = set(hook.release(ids, self._instance).values()) if ids else set()
+                except HorsiesError as error:
+                    if time.monotonic() + RETRY_SECONDS > give_up:
+                        return f"could not be cancelled, so that they go on: {error}"
+                    time.sleep(RETRY_SECONDS)
+                else:
+                    return "will be cancelled as soon as horsies can record that" if REQUESTED in outcomes else None
+
+    @contextmanager
+    def _undisturbed(self) -> Iterator[None]:
+        """A kill does not come in between."""
+        before, self._is_undisturbed = self._is_undisturbed, True
+        try:
+            yield
+        finally:
+            self._is_undisturbed = before
+
+    def _cancel_if_given_up(self) -> None:
+        state = None if self._instance is None else read_state(self._instance)
+        if state is None:
+            self.log.warning("Airflow does not say why this process is told to end: its horsies tasks go on")
+        elif not state.is_given_up:
+            self.log.info("The process is told to end, the task instance is not: its horsies tasks go on")
+        else:
+            with self._hook() as hook:
+                problem = self._let_go(hook, seconds=KILL_SECONDS)
+            if problem is not None:
+                self.log.error("Told to end; the horsies tasks %s", problem)
 
     def _log_attempts(self, hook: HorsiesHook, task: TaskView) -> None:
         records: Sequence[AttemptRecord] = ()

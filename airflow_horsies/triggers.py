@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -12,17 +13,25 @@ from typing import Any, ClassVar
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_horsies.exceptions import DatabaseUnreachable, HorsiesError, TaskNotFound
+from airflow_horsies.airflow_instance import read_state_async
+from airflow_horsies.exceptions import DatabaseUnreachable, HorsiesError, LedgerOutdated, TaskNotFound
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.hub import POLL_SECONDS, Waiter
-from airflow_horsies.models import QueueDepth, Submission, TaskInstanceKey, TaskState
+from airflow_horsies.models import (
+    QueueDepth,
+    TaskInstanceKey,
+    TaskState,
+    batch_task_ids,
+    is_unserved,
+    latest_task_ids,
+)
 from airflow_horsies.task_log import StoredSeen, TaskLog, load_seen, store_seen
 
 RETRY_SECONDS = 5.0
+MAX_RETRY_SECONDS = 60.0
+SETTLE_SECONDS = 2.0
 # Less than the 30 s after which Airflow gives up.
 KILL_SECONDS = 25.0
-# The first question to a triggerer of Airflow 3.1 or 3.2 may take it 10 s.
-ANSWER_SECONDS = 20.0
 KILL_REACHES_TRIGGERS = hasattr(BaseTrigger, "on_kill")
 
 
@@ -48,6 +57,8 @@ class HorsiesTrigger(BaseTrigger):
     :param deadline: an ISO time after which to give up.
     :param queue_deadline: an ISO time at which a task must have started or its queue must be served.
     :param cancel_on_kill: cancel the tasks when somebody marks or clears the deferred task instance.
+    :param task_instance: dag_id, run_id, task_id and map_index of the task instance that submitted them.
+    :param namespace: the namespace it submitted in, whatever the connection says later.
     :param seen: attempt and number of the last line shown of each task; what they write after it is shown, and the
         event says how far. None shows nothing.
     """
@@ -62,10 +73,14 @@ class HorsiesTrigger(BaseTrigger):
         deadline: str | None = None,
         queue_deadline: str | None = None,
         cancel_on_kill: bool = True,
+        task_instance: Mapping[str, Any] | None = None,
+        namespace: str | None = None,
         seen: StoredSeen | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.task_ids = list(task_ids)
+        self.submitter = None if task_instance is None else dict(task_instance)
+        self.namespace = namespace
         self.horsies_conn_id = horsies_conn_id
         self.deadline = deadline
         self.queue_deadline = queue_deadline
@@ -73,20 +88,22 @@ class HorsiesTrigger(BaseTrigger):
         self.seen = None if seen is None else load_seen(seen)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        return "airflow_horsies.triggers.HorsiesTrigger", {"task_ids": self.task_ids, **self._common()}
+        known = {} if self.submitter is None else {"task_instance": self.submitter}
+        return "airflow_horsies.triggers.HorsiesTrigger", {"task_ids": self.task_ids, **known, **self._common()}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         try:
             yield TriggerEvent(await self._event())  # type: ignore[no-untyped-call]
         except asyncio.CancelledError:
-            if not KILL_REACHES_TRIGGERS and self.cancel_on_kill:
-                await _undisturbed(self._cancel_if_killed())
+            if not KILL_REACHES_TRIGGERS:
+                await self.on_kill()
             raise
 
     async def on_kill(self) -> None:
-        """Airflow calls it when somebody acts on the deferred task instance, not when a triggerer shuts down."""
+        """Airflow calls it when somebody acts on the deferred task instance, and also when another triggerer took over
+        from one that was silent for a while: only the task instance itself tells which it was."""
         if self.cancel_on_kill:
-            await _undisturbed(self._cancel())
+            await _undisturbed(self._cancel_if_given_up())
 
     async def _event(self) -> dict[str, Any]:
         hook = self._hook()
@@ -95,7 +112,7 @@ class HorsiesTrigger(BaseTrigger):
                 return self._payload(await self._watch(hook))
             except TaskNotFound as error:
                 return self._payload(Reason.NOT_FOUND, str(error))
-            except DatabaseUnreachable as lost:
+            except (DatabaseUnreachable, LedgerOutdated) as lost:
                 # The hub outlives a restart of the database, so what is asked beside it must, too.
                 if self._is_over():
                     return self._payload(Reason.TIMED_OUT, str(lost))
@@ -138,50 +155,57 @@ class HorsiesTrigger(BaseTrigger):
         return self.task_ids
 
     async def _is_unserved(self, hook: HorsiesHook, task_ids: Collection[str]) -> bool:
-        served = {queue.queue for queue in await hook.queues_async() if queue.served_by}
-        tasks = (await hook.get_tasks_async(task_ids)).values()
-        return any(task.state is TaskState.PENDING and task.queue not in served for task in tasks)
+        queues, now = await hook.queues_async(), datetime.now(UTC)
+        return any(is_unserved(task, queues, now) for task in (await hook.get_tasks_async(task_ids)).values())
 
-    async def _cancel(self) -> None:
-        hook = self._hook()
-        await hook.cancel_many_async(await self._find_task_ids(hook))
-
-    async def _cancel_if_killed(self) -> None:
-        if await self._was_killed():
-            await self._cancel()
-
-    async def _was_killed(self) -> bool:
-        """Before Airflow 3.3 a cancelled trigger cannot tell why: it was a user if the task no longer waits for it."""
-        instance = self.task_instance
+    async def _cancel_if_given_up(self) -> None:
+        instance = self._submitted_by()
         if instance is None:
-            return False
-        from airflow.sdk.execution_time import comms, task_runner
+            return
+        state = await read_state_async(instance)
+        if state is None:
+            self.log.warning("Airflow does not say what became of %s: its horsies tasks go on", instance)
+        elif state.is_given_up:
+            await self._let_go(instance)
 
-        supervisor: Any = task_runner.SUPERVISOR_COMMS
-        reader = getattr(supervisor, "_reader_task", None)
-        if reader is not None and reader.done():
-            return False  # Airflow 3.2 in a shutdown: nobody would hear the answer
-        question = comms.GetTaskStates(
-            dag_id=instance.dag_id,
-            task_ids=[instance.task_id],
-            run_ids=[instance.run_id],
-            map_index=instance.map_index,
+    async def _let_go(self, instance: TaskInstanceKey) -> None:
+        """Tried for as long as this process lives: nobody else knows of the wish."""
+        pause = RETRY_SECONDS
+        while True:
+            try:
+                hook = self._hook()
+                await hook.release_async(await self._find_task_ids(hook), instance)
+            except (DatabaseUnreachable, LedgerOutdated) as lost:
+                self.log.warning("Cancelling the tasks of %s again in %.1f s: %s", instance, pause, lost)
+                await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311
+                pause = min(pause * 2, MAX_RETRY_SECONDS)
+            else:
+                return
+
+    def _submitted_by(self) -> TaskInstanceKey | None:
+        if self.submitter is not None:
+            return TaskInstanceKey(**self.submitter)
+        # Stored by a release that did not say; the task instance that waits is the one that submitted.
+        waiting = self.task_instance
+        if waiting is None:
+            return None
+        return TaskInstanceKey(
+            dag_id=waiting.dag_id, run_id=waiting.run_id, task_id=waiting.task_id, map_index=waiting.map_index
         )
-        # Never cancelled, as Airflow 3.1 would take a late answer for that to the next question.
-        answer = asyncio.ensure_future(supervisor.asend(question))
-        await asyncio.wait({answer}, timeout=ANSWER_SECONDS)
-        if not answer.done():
-            self.log.warning("Airflow does not say whether the task still waits for %s: they go on", self.task_ids)
-            return False
-        # One state, as one task instance was asked for; a mapped one is not named by its task_id alone.
-        states = answer.result().task_states
-        return "deferred" not in states.get(instance.run_id, {}).values()
 
     def _is_over(self) -> bool:
         return self.deadline is not None and _seconds_until(datetime.fromisoformat(self.deadline)) <= 0
 
     def _payload(self, reason: Reason, message: str | None = None) -> dict[str, Any]:
-        return {"reason": reason.value, "message": message, "task_ids": self.task_ids, **self._stored_seen()}
+        return {
+            "reason": reason.value,
+            "message": message,
+            "task_ids": self.task_ids,
+            "namespace": self.namespace,
+            "horsies_conn_id": self.horsies_conn_id,
+            "deadline": self.deadline,
+            **self._stored_seen(),
+        }
 
     def _common(self) -> dict[str, Any]:
         return {
@@ -189,6 +213,7 @@ class HorsiesTrigger(BaseTrigger):
             "deadline": self.deadline,
             "queue_deadline": self.queue_deadline,
             "cancel_on_kill": self.cancel_on_kill,
+            **({} if self.namespace is None else {"namespace": self.namespace}),
             **self._stored_seen(),
         }
 
@@ -196,7 +221,7 @@ class HorsiesTrigger(BaseTrigger):
         return {} if self.seen is None else {"seen": store_seen(self.seen)}
 
     def _hook(self) -> HorsiesHook:
-        return HorsiesHook(self.horsies_conn_id)
+        return HorsiesHook(self.horsies_conn_id, namespace=self.namespace)
 
 
 class HorsiesBatchTrigger(HorsiesTrigger):
@@ -205,6 +230,7 @@ class HorsiesBatchTrigger(HorsiesTrigger):
 
     :param task_instance: dag_id, run_id, task_id and map_index of the task instance.
     :param life: the life whose submissions count.
+    :param size: the number of items: fewer are an error, never a success.
     :param max_failures: fire as soon as more tasks than this did not complete.
     """
 
@@ -220,6 +246,8 @@ class HorsiesBatchTrigger(HorsiesTrigger):
         queue_deadline: str | None = None,
         cancel_on_kill: bool = True,
         max_failures: int | None = None,
+        size: int | None = None,
+        namespace: str | None = None,
         seen: StoredSeen | None = None,
     ) -> None:
         super().__init__(
@@ -228,9 +256,11 @@ class HorsiesBatchTrigger(HorsiesTrigger):
             deadline=deadline,
             queue_deadline=queue_deadline,
             cancel_on_kill=cancel_on_kill,
+            task_instance=task_instance,
+            namespace=namespace,
             seen=seen,
         )
-        self.submitter = dict(task_instance)
+        self.size = size
         self.life = life
         self.max_failures = max_failures
 
@@ -239,8 +269,13 @@ class HorsiesBatchTrigger(HorsiesTrigger):
             "task_instance": self.submitter,
             "life": self.life,
             "max_failures": self.max_failures,
+            **({} if self.size is None else {"size": self.size}),
             **self._common(),
         }
+
+    def _payload(self, reason: Reason, message: str | None = None) -> dict[str, Any]:
+        agreed = {"life": self.life, "size": self.size, "max_failures": self.max_failures}
+        return {**super()._payload(reason, message), **agreed}
 
     def _is_decided(self, ended: Mapping[str, TaskState | None]) -> bool:
         if self.max_failures is None:
@@ -248,9 +283,12 @@ class HorsiesBatchTrigger(HorsiesTrigger):
         return sum(state is not TaskState.COMPLETED for state in ended.values()) > self.max_failures
 
     async def _find_task_ids(self, hook: HorsiesHook) -> list[str]:
-        submissions = await hook.submissions_of_async(TaskInstanceKey(**self.submitter))
-        latest = {each.position: each.horsies_task_id for each in submissions if each.life == self.life}
-        return [latest[position] for position in sorted(latest)]
+        submissions = await hook.submissions_of_async(self._batch)
+        return batch_task_ids(submissions, life=self.life, size=self.size)
+
+    @property
+    def _batch(self) -> TaskInstanceKey:
+        return TaskInstanceKey(**self.submitter or {})
 
 
 class HorsiesSensorTrigger(HorsiesTrigger):
@@ -322,7 +360,11 @@ class HorsiesSubmissionTrigger(HorsiesSensorTrigger):
         }
 
     async def _find_task_ids(self, hook: HorsiesHook) -> list[str]:
-        return latest_task_ids(await hook.submissions_of_async(TaskInstanceKey(**self.submitter)))
+        return latest_task_ids(await hook.submissions_of_async(self._other))
+
+    @property
+    def _other(self) -> TaskInstanceKey:
+        return TaskInstanceKey(**self.submitter or {})
 
     async def _watch(self, hook: HorsiesHook) -> Reason:
         task_ids = await self._find_task_ids(hook)
@@ -342,9 +384,20 @@ class HorsiesSubmissionTrigger(HorsiesSensorTrigger):
             latest = await self._find_task_ids(hook)
             if latest != task_ids:
                 return None, latest
-            reason = self._reason(waiter) or (Reason.TIMED_OUT if self._is_over() else None)
+            reason = self._reason(waiter)
+            if reason is Reason.ENDED and not await self._has_ended():
+                # It was cleared or made again, and is about to submit; or it ends any moment.
+                reason = None
+                await asyncio.sleep(SETTLE_SECONDS)
+            if reason is None and self._is_over():
+                reason = Reason.TIMED_OUT
             if reason is not None:
                 return reason, latest
+
+    async def _has_ended(self) -> bool:
+        """Whether the other task instance is done with what it submitted, as far as Airflow says."""
+        state = await read_state_async(self._other)
+        return state is None or state.has_ended
 
     async def _hear(self, waiter: Waiter) -> None:
         """Returns when the ends of the tasks mean something, or it is time to look for other tasks."""
@@ -416,17 +469,6 @@ class HorsiesQueueTrigger(HorsiesTrigger):
             await asyncio.sleep(min(self.poll_seconds, left))
 
 
-def latest_task_ids(submissions: Iterable[Submission]) -> list[str]:
-    """What a task instance submitted last, by position: earlier lives and rounds no longer count."""
-    submissions = list(submissions)
-    life = max((each.life for each in submissions), default=0)
-    latest: dict[int, Submission] = {}
-    for each in submissions:
-        if each.life == life and (each.position not in latest or latest[each.position].round < each.round):
-            latest[each.position] = each
-    return [latest[position].horsies_task_id for position in sorted(latest)]
-
-
 def depth_of(queue: str, queues: Iterable[QueueDepth]) -> QueueDepth:
     """The depth of one queue; a queue nobody serves or fills is not listed."""
     for each in queues:
@@ -445,11 +487,17 @@ def _seconds_until(instant: datetime) -> float:
 
 
 async def _undisturbed(work: Coroutine[Any, Any, None]) -> None:
-    """Do the work to its end, though Airflow cancels a trigger again every second until it is gone."""
+    """Do the work though Airflow cancels a trigger again every second until it is gone; what takes longer than Airflow
+    waits goes on in the background."""
     task = asyncio.ensure_future(work)
+    _unfinished.add(task)
+    task.add_done_callback(_unfinished.discard)
     give_up = time.monotonic() + KILL_SECONDS
     while not task.done() and (left := give_up - time.monotonic()) > 0:
         with suppress(asyncio.CancelledError):
             await asyncio.wait({task}, timeout=left)
-    task.cancel()
-    await task
+    if task.done():
+        task.result()
+
+
+_unfinished: set[asyncio.Task[None]] = set()

@@ -20,7 +20,7 @@ import psycopg
 
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.hook import HorsiesHook
-from airflow_horsies.models import TaskInstanceKey, TaskSpec
+from airflow_horsies.models import AirflowTry, TaskInstanceKey, TaskSpec
 from benchmarks.databases import make_full_database, open_hook
 from benchmarks.figures import Figure, main, ratio, take_turns, timed, told
 from tests.integration.many_tasks import TASKS_OF_RUN, run_ids
@@ -46,7 +46,7 @@ class Site:
         self._number += 1
         instance = TaskInstanceKey(dag_id="bench", run_id=f"run {self._number}", task_id="add")
         spec = TaskSpec(task_name="add", kwargs={"a": 1, "b": 2})
-        self._hook.submit(spec, instance, life=1, try_number=1, run_started_at=datetime.now(UTC))
+        self._hook.submit(spec, instance, AirflowTry(try_number=1, run_started_at=datetime.now(UTC)))
 
     def read(self) -> None:
         self._hook.get_task(random.choice(self._ids))

@@ -22,7 +22,7 @@ from psycopg import sql
 
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.hook import HorsiesHook
-from airflow_horsies.models import TaskInstanceKey, TaskSpec
+from airflow_horsies.models import AirflowTry, TaskInstanceKey, TaskSpec
 from airflow_horsies.wire.encoding import EncodedTask, encode_task
 from benchmarks.databases import make_database, open_hook
 from benchmarks.figures import Figure, main, ratio, take_turns, timed, told
@@ -135,8 +135,8 @@ def measure_singles(hook: HorsiesHook, given: Any) -> list[Figure]:
     def submit() -> None:
         instance = TaskInstanceKey(dag_id="bench", run_id=f"run {next(number)}", task_id="add")
         hook.submit(
-            TaskSpec(task_name="add", kwargs={"a": 1, "b": 2}), instance, life=1, try_number=1,
-            run_started_at=datetime.now(UTC),
+            TaskSpec(task_name="add", kwargs={"a": 1, "b": 2}), instance, AirflowTry(try_number=1,
+            run_started_at=datetime.now(UTC)),
         )  # fmt: skip
 
     def some(run: Callable[[], None]) -> Callable[[], float]:

@@ -7,7 +7,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TypeVar
 
-from airflow_horsies.exceptions import LedgerNewer
+from airflow_horsies.exceptions import LedgerNewer, LedgerOutdated
 from airflow_horsies.wire.statement import Script, Statement, sql_text
 
 T = TypeVar("T")
@@ -38,14 +38,25 @@ def latest_version() -> int:
     return migrations()[-1].version
 
 
-def read_version() -> Script[int]:
-    """The version of the database's ledger; 0 where it has none."""
+@dataclass(frozen=True, slots=True)
+class LedgerVersion:
+    """How far the tables are migrated; ``min_writer`` is the oldest version whose release may still submit."""
+
+    number: int
+    min_writer: int = 1
+
+
+def read_ledger_version() -> Script[LedgerVersion]:
     (table,) = yield Statement(sql_text(PACKAGE, "find_migrations_table"))
     if not table["found"]:
-        return 0
+        return LedgerVersion(0)
     (row,) = yield Statement(sql_text(PACKAGE, "read_version"))
-    version: int = row["version"]
-    return version
+    return LedgerVersion(row["version"], row["min_writer"])
+
+
+def read_version() -> Script[int]:
+    """The version of the database's ledger; 0 where it has none."""
+    return (yield from read_ledger_version()).number
 
 
 def read_since(version: int, script: Script[T], otherwise: T) -> Script[T]:
@@ -56,24 +67,45 @@ def read_since(version: int, script: Script[T], otherwise: T) -> Script[T]:
 
 
 def migrate() -> Script[list[Migration]]:
-    """Bring the ledger up to date and return what was applied; refuses a ledger newer than this package."""
-    version = yield from read_version()
-    if version == latest_version():
+    """Bring the ledger up to date and return what was applied; refuses one that this release may not write."""
+    version = yield from read_ledger_version()
+    if version.number >= latest_version():
+        require_writable(version)
         return []
-    require_not_newer(version)
     yield Statement(sql_text(PACKAGE, "lock_migrations"))
-    version = yield from read_version()
-    require_not_newer(version)
-    pending = [migration for migration in migrations() if migration.version > version]
+    version = yield from read_ledger_version()
+    require_writable(version)
+    pending = [migration for migration in migrations() if migration.version > version.number]
     for migration in pending:
         yield Statement(migration.sql)
         yield Statement(sql_text(PACKAGE, "record_migration"), {"version": migration.version, "name": migration.name})
     return pending
 
 
-def require_not_newer(version: int) -> None:
-    if version > latest_version():
+def create() -> Script[list[Migration]]:
+    """As :func:`migrate`, only where there is nothing: a worker does not choose the moment of an upgrade."""
+    if (yield from read_version()):
+        return []
+    return (yield from migrate())
+
+
+def require_migrated() -> Script[list[Migration]]:
+    """As :func:`migrate`, where somebody else is to choose the moment: nothing is applied."""
+    version = yield from read_ledger_version()
+    require_writable(version)
+    if version.number < latest_version():
+        raise LedgerOutdated(
+            f"the airflow_horsies tables are at version {version.number}, and this release needs {latest_version()}. "
+            "They are not migrated by themselves here ([horsies] auto_migrate is off): run 'airflow horsies db migrate'"
+        )
+    return []
+
+
+def require_writable(version: LedgerVersion) -> None:
+    """A newer ledger is written as long as it says that this release still may."""
+    if version.min_writer > latest_version():
         raise LedgerNewer(
-            f"the airflow_horsies tables are at version {version}, and this release knows only {latest_version()}: "
-            "they are read but not written. Upgrade airflow-horsies here to the release that migrated them"
+            f"the airflow_horsies tables are at version {version.number}, and this release knows only "
+            f"{latest_version()}: it can read and cancel, but not submit. Upgrade airflow-horsies here to the release "
+            "that migrated them"
         )

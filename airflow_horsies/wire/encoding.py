@@ -48,6 +48,8 @@ class EncodedTask:
     enqueue_sha: str
     command_fingerprint: bytes
     input_digest: bytes
+    # What is asked for: task name and arguments, whatever the queue, the priority and the deadlines.
+    work: bytes
     retention_class_key: str
     retain_rerun_input: bool
     rerun_disposition: str
@@ -80,7 +82,8 @@ def encode_task(
         *(spec.task_name, spec.queue, spec.priority, sent_at, spec.good_until, delay_seconds, options_json),
         *(spec.retention, spec.retain_rerun_input),
     )
-    rerun_input = around.input[0] + SORTED.encode(kwargs).encode() + around.input[1]
+    arguments = SORTED.encode(kwargs).encode()
+    rerun_input = around.input[0] + arguments + around.input[1]
     if not spec.retain_rerun_input:
         disposition = "DECLINED_BY_POLICY"
     elif len(rerun_input) > INLINE_RERUN_INPUT_BYTES:
@@ -103,6 +106,7 @@ def encode_task(
         enqueue_sha=_sha256(around.sha, ASCII.encode(kwargs_json)).hexdigest(),
         command_fingerprint=_sha256(around.fingerprint, COMPACT.encode(kwargs_json)).digest(),
         input_digest=hashlib.sha256(rerun_input).digest(),
+        work=hashlib.sha256(ASCII.encode(spec.task_name).encode() + arguments).digest(),
         retention_class_key=spec.retention,
         retain_rerun_input=spec.retain_rerun_input,
         rerun_disposition=disposition,

@@ -293,12 +293,12 @@ def find_commands(wire: Wire, ids: Sequence[str]) -> Script[dict[str, FoundComma
     }
 
 
-def _is_same_command(task: EncodedTask, found: FoundCommand) -> bool:
+def is_same_command(task: EncodedTask, found: FoundCommand) -> bool:
     return found.command in (task.command_fingerprint, task.command_columns)
 
 
 def require_same_command(task: EncodedTask, found: FoundCommand) -> None:
-    if not _is_same_command(task, found):
+    if not is_same_command(task, found):
         raise TaskIdTaken(
             f"a task with the id {task.id} exists already and was sent with other arguments or options",
             task_id=task.id,
@@ -309,7 +309,7 @@ def require_same_command(task: EncodedTask, found: FoundCommand) -> None:
 def _were_sent(wire: Wire, tasks: Sequence[EncodedTask]) -> Script[bool]:
     """Whether the run before this one, whose commit was cut short, happened after all."""
     found = yield from find_commands(wire, [task.id for task in tasks])
-    return all(task.id in found and _is_same_command(task, found[task.id]) for task in tasks)
+    return all(task.id in found and is_same_command(task, found[task.id]) for task in tasks)
 
 
 def _find_given(wire: Wire, tasks: Sequence[EncodedTask]) -> Script[dict[str, FoundCommand]]:

@@ -156,7 +156,7 @@ class Reporter:
 
     def _known_wire(self) -> Wire:
         if self._wire is None:
-            self._session.run(ledger_schema.migrate)
+            self._session.run(ledger_schema.create)
             self._wire = Wire(self._session.run(detect_schema))
         return self._wire
 

@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, FrameLocator, Locator, expect
 from airflow_horsies.embedded.stack import EmbeddedStack
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.ledger import attempts
-from airflow_horsies.models import LogChunk, TaskInstanceKey, TaskSpec, TaskState
+from airflow_horsies.models import AirflowTry, LogChunk, TaskInstanceKey, TaskSpec, TaskState
 from tests.acceptance.browser import PATIENCE_SECONDS, Window, find_browser, open_browser
 from tests.acceptance.conftest import AirflowApi
 
@@ -264,7 +264,7 @@ def test_hostile_words_are_shown_as_words(api: AirflowApi, hook: HorsiesHook, wi
         expect(frame.locator("#error")).to_contain_text("<script>window.pwned = 1</script><img src=x")
         expect(frame.locator("#input")).to_contain_text("<script>")
     key = TaskInstanceKey(dag_id="one_inline", run_id=run_id, task_id="<b>never")
-    sent = hook.submit(TaskSpec(task_name=HOSTILE, queue="nobody"), key, life=1, try_number=1)
+    sent = hook.submit(TaskSpec(task_name=HOSTILE, queue="nobody"), key, AirflowTry(try_number=1))
     try:
         lines = [HOSTILE, *(f"{number} {'x' * 420}" for number in range(12_000))]
         for start in range(0, len(lines), 4_000):

@@ -16,7 +16,7 @@ STATEMENTS = {
         "find_migrations_table",
         "read_version",
         "lock_task_instance",
-        "read_latest_submissions",
+        "read_newest_life",
         "read_states",
         "find_commands",
         "enqueue_tasks",

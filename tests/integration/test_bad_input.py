@@ -26,7 +26,7 @@ from airflow_horsies.exceptions import (
     TaskNotFound,
 )
 from airflow_horsies.hook import HorsiesHook
-from airflow_horsies.models import RetryPolicy, TaskInstanceKey, TaskSpec, TaskState
+from airflow_horsies.models import AirflowTry, RetryPolicy, TaskInstanceKey, TaskSpec, TaskState
 from tests.integration.conftest import MakeHook
 from tests.integration.releases import IN_PLACE, MOVED
 
@@ -76,7 +76,7 @@ def test_bad_task_is_refused_and_nothing_is_written(hook: HorsiesHook, given: di
     with pytest.raises(InvalidTask, match=message):
         hook.enqueue_many([TaskSpec(task_name="add"), TaskSpec(**{"task_name": "add", **given})])
     with pytest.raises(InvalidTask, match=message):
-        hook.submit(TaskSpec(**{"task_name": "add", **given}), INSTANCE, life=1, try_number=1)
+        hook.submit(TaskSpec(**{"task_name": "add", **given}), INSTANCE, AirflowTry(try_number=1))
     assert hook.list_tasks().tasks == ()
     assert hook.submissions_of(INSTANCE) == []
 
@@ -264,7 +264,7 @@ def test_user_who_may_only_read_is_told_which_grant_is_missing(
     with pytest.raises(AccessDenied, match="permission denied for table horsies_tasks"):
         limited.enqueue(TaskSpec(task_name="add"))
     for write in (
-        lambda: limited.submit(TaskSpec(task_name="add"), INSTANCE, life=1, try_number=1),
+        lambda: limited.submit(TaskSpec(task_name="add"), INSTANCE, AirflowTry(try_number=1)),
         lambda: limited.cancel(task_id),
     ):
         with pytest.raises(AccessDenied) as caught:
@@ -293,5 +293,5 @@ def test_grants_that_the_error_names_are_enough(
             )
         )
     granted = make_hook(database, **reader)
-    sent = granted.submit(TaskSpec(task_name="add", delay=timedelta(hours=1)), INSTANCE, life=1, try_number=1)
+    sent = granted.submit(TaskSpec(task_name="add", delay=timedelta(hours=1)), INSTANCE, AirflowTry(try_number=1))
     assert granted.cancel(sent.task_id) == "CANCELLED"

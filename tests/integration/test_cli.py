@@ -23,7 +23,7 @@ from psycopg import sql
 from airflow_horsies.cli import main
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.hook import HorsiesHook
-from airflow_horsies.models import RetryPolicy, TaskInstanceKey, TaskSpec, TaskState
+from airflow_horsies.models import AirflowTry, RetryPolicy, TaskInstanceKey, TaskSpec, TaskState
 from tests.integration.conftest import MakeHook, make_worker
 from tests.integration.pgbouncer import pgbouncer
 from tests.integration.releases import IN_PLACE, MOVED
@@ -184,7 +184,7 @@ def test_grants_that_check_names_are_all_that_is_needed(
 
     hook = make_hook(database, **as_stranger)
     sent = hook.submit(
-        TaskSpec(task_name="add"), TaskInstanceKey(dag_id="d", run_id="r", task_id="t"), life=1, try_number=1
+        TaskSpec(task_name="add"), TaskInstanceKey(dag_id="d", run_id="r", task_id="t"), AirflowTry(try_number=1)
     )
     cancelled = run(database, "cancel", sent.task_id, **as_stranger)
     assert (cancelled.code, cancelled.out) == (0, f"Task {sent.task_id} was cancelled\n")
@@ -248,8 +248,7 @@ def test_attempts_of_a_retried_task_are_readable(run: Run, served_database: str,
     sent = hook.submit(
         TaskSpec(task_name="fail", kwargs={"code": "FLAKY"}, retry_policy=policy),
         TaskInstanceKey(dag_id="sales", run_id="manual__1", task_id="load", map_index=3),
-        life=1,
-        try_number=1,
+        AirflowTry(try_number=1),
     )
     (task,) = hook.wait([sent.task_id], timeout_seconds=SECONDS)
     headline, _, _, first, second, *_ = run(served_database, "attempts", sent.task_id).out.splitlines()
@@ -356,7 +355,7 @@ def test_database_commands_do_what_they_say(run: Run, database: str, make_hook: 
     assert run(database, "db", "migrate", "--output", "json").out == "[]\n"
     hook = make_hook(database)
     instance = TaskInstanceKey(dag_id="d", run_id="r", task_id="t")
-    hook.submit(TaskSpec(task_name="add"), instance, life=1, try_number=1)
+    hook.submit(TaskSpec(task_name="add"), instance, AirflowTry(try_number=1))
     changed = run(database, "db", "change-base-url", "--old", hook.base_url, "--new", "http://new", "-o", "json")
     assert json.loads(changed.out) == {"changed": 1}
     assert json.loads(run(database, "db", "prune", "--output", "json").out) == {"forgotten": 0}

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_horsies.exceptions import TaskIdTaken
 from airflow_horsies.hook import HorsiesHook
-from airflow_horsies.models import RetryPolicy, TaskInstanceKey, TaskSpec
+from airflow_horsies.models import AirflowTry, RetryPolicy, TaskInstanceKey, TaskSpec
 from airflow_horsies.wire.scripts import COPIED_FROM
 from tests.integration.conftest import MakeHook
 from tests.integration.releases import keeps_history
@@ -68,8 +68,8 @@ def test_copied_rows_are_those_that_would_be_inserted(
 def test_batch_that_is_copied_is_recorded_and_reattached(hook: HorsiesHook) -> None:
     instance = TaskInstanceKey(dag_id="copied", run_id="run", task_id="load")
     specs = [TaskSpec(task_name="add", kwargs={"a": number, "b": 1}) for number in range(COPIED_FROM + 1)]
-    sent = hook.submit_many(specs, instance, life=1, try_number=1)
-    again = hook.submit_many(specs, instance, life=1, try_number=2)
+    sent = hook.submit_many(specs, instance, AirflowTry(try_number=1))
+    again = hook.submit_many(specs, instance, AirflowTry(try_number=2))
     assert [each.task_id for each in again] == [each.task_id for each in sent]
     assert rows(hook, "SELECT count(*) FROM horsies_tasks") == [(len(specs),)]
     assert len(hook.submissions_of(instance)) == len(specs)

@@ -29,7 +29,7 @@ from airflow_horsies.embedded.process import LOOPBACK, GuardedProcess
 from airflow_horsies.exceptions import ListenUnavailable
 from airflow_horsies.health import Status, check_health
 from airflow_horsies.hook import HorsiesHook
-from airflow_horsies.models import TaskInstanceKey, TaskSpec, TaskState
+from airflow_horsies.models import AirflowTry, TaskInstanceKey, TaskSpec, TaskState
 from tests.docs import airflow_server, run_dags
 from tests.docs.blocks import TASK_GUIDES, WORKER_COMMAND, Block, all_blocks, commands, is_checked_only
 from tests.integration.conftest import MakeHook
@@ -398,7 +398,7 @@ def test_grants_for_older_releases_are_enough(
                 assert findings["privileges"].status == findings["ledger"].status == Status.OK, findings
                 instance = TaskInstanceKey(dag_id="sales", run_id="manual__1", task_id="daily")
                 spec = TaskSpec(task_name="add", delay=timedelta(hours=1))
-                sent = hook.submit(spec, instance, life=1, try_number=1)
+                sent = hook.submit(spec, instance, AirflowTry(try_number=1))
                 assert hook.cancel(sent.task_id) == "CANCELLED"
                 hook.close()
             finally:

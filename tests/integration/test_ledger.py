@@ -9,7 +9,6 @@ from functools import partial
 import psycopg
 import pytest
 
-from airflow_horsies.exceptions import LedgerNewer
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.ledger.reports import KEEP, save_report
 from airflow_horsies.ledger.schema import latest_version, migrations
@@ -46,21 +45,6 @@ def test_ten_processes_that_come_first_at_once_migrate_once(
     assert sorted(outcomes)[-1] == [migration.version for migration in migrations()]
     assert sorted(outcomes)[:-1] == [[]] * (PROCESSES - 1)
     assert hook.ledger_version() == latest_version()
-
-
-def test_ledger_of_a_newer_release_is_read_and_not_written(hook: HorsiesHook, make_hook: MakeHook) -> None:
-    sent = hook.submit(TaskSpec(task_name="add"), INSTANCE, life=1, try_number=1)
-    with psycopg.connect(**hook._postgres.connect_args) as connection:
-        connection.execute("INSERT INTO airflow_horsies.migrations (version, name) VALUES (99, 'from the future')")
-    older = make_hook()
-    assert [each.horsies_task_id for each in older.submissions_of(INSTANCE)] == [sent.task_id]
-    for write in (
-        lambda: older.submit(TaskSpec(task_name="add"), INSTANCE, life=1, try_number=2),
-        lambda: older.cancel(sent.task_id),
-        lambda: older.ensure_ledger(),
-    ):
-        with pytest.raises(LedgerNewer, match=r"version 99.*read but not written.*Upgrade airflow-horsies"):
-            write()
 
 
 def test_reading_never_creates_the_ledger(hook: HorsiesHook) -> None:

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.hook import HorsiesHook
-from airflow_horsies.models import RetryPolicy, TaskInstanceKey, TaskSpec, TaskState
+from airflow_horsies.models import AirflowTry, RetryPolicy, TaskInstanceKey, TaskSpec, TaskState
 from airflow_horsies.report.page import Period
 from airflow_horsies.report.task import TABLES, write_report
 from airflow_horsies.spark import HorsiesDataSource
@@ -162,7 +162,7 @@ def run_tasks(hook: HorsiesHook) -> None:
         sent.task_id
         for number, dag_id in enumerate(("sales", "stock"))
         for sent in hook.submit_many(
-            specs[number::2], TaskInstanceKey(dag_id=dag_id, run_id="r", task_id="t"), life=1, try_number=1
+            specs[number::2], TaskInstanceKey(dag_id=dag_id, run_id="r", task_id="t"), AirflowTry(try_number=1)
         )
     ]
     ids += hook.enqueue_many(

@@ -21,7 +21,7 @@ from airflow.providers.common.compat.sdk import (
 )
 
 from airflow_horsies.hook import HorsiesHook
-from airflow_horsies.models import TaskSpec, TaskState
+from airflow_horsies.models import AirflowTry, TaskSpec, TaskState
 from airflow_horsies.sensors import HorsiesQueueSensor, HorsiesSensor
 from tests.integration.releases import MOVED
 from tests.integration.test_hub import LATER
@@ -143,10 +143,10 @@ def test_submission_of_another_dag_is_waited_for(hook: HorsiesHook, release: str
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(run_task, lambda: make_external(**mode))
         time.sleep(0.3)
-        first = hook.submit_many([LATER] * 2, INSTANCE, life=1, try_number=1)
+        first = hook.submit_many([LATER] * 2, INSTANCE, AirflowTry(try_number=1))
         time.sleep(0.3)
         # Over there it is cleared, and runs again with fewer items.
-        second = hook.submit_many([LATER], INSTANCE, life=2, try_number=2)
+        second = hook.submit_many([LATER], INSTANCE, AirflowTry(clear_number=1, try_number=2))
         assert hook.get_task(first[1].task_id).state is TaskState.CANCELLED
         time.sleep(0.5)
         assert not waiting.done()
@@ -158,14 +158,14 @@ def test_submission_of_another_dag_is_waited_for(hook: HorsiesHook, release: str
 def test_failed_submission_of_another_dag_fails_the_sensor(
     hook: HorsiesHook, release: str, mode: dict[str, Any]
 ) -> None:
-    sent = hook.submit(LATER, INSTANCE, life=1, try_number=1)
+    sent = hook.submit(LATER, INSTANCE, AirflowTry(try_number=1))
     end_task(hook, sent.task_id, TaskState.FAILED, release)
     with pytest.raises(AirflowFailException, match=sent.task_id):
         run_task(lambda: make_external(**mode))
 
 
 def test_submission_past_its_retention_is_an_error_that_says_so(hook: HorsiesHook) -> None:
-    hook.submit(LATER, INSTANCE, life=1, try_number=1)
+    hook.submit(LATER, INSTANCE, AirflowTry(try_number=1))
     with hook.get_conn() as connection:
         connection.execute("DELETE FROM horsies_tasks")
     with pytest.raises(AirflowFailException, match="past its retention"):

@@ -30,6 +30,7 @@ from airflow_horsies.exceptions import StaleSubmission
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.models import (
     LIVE_STATES,
+    AirflowTry,
     CancelOutcome,
     SubmitOutcome,
     TaskInstanceKey,
@@ -153,7 +154,7 @@ class Walk(RuleBasedStateMachine):
     @rule()
     def try_of_an_earlier_life_wakes_up(self) -> None:
         with pytest.raises(StaleSubmission):
-            self.hook.submit(self.spec, self.key, life=self.life - 1, try_number=self.life - 1)
+            self.hook.submit(self.spec, self.key, AirflowTry(clear_number=self.life - 2, try_number=self.life - 1))
 
     # -- what workers do --------------------------------------------------------------------------------------------
 
@@ -238,7 +239,7 @@ class Walk(RuleBasedStateMachine):
     # ---------------------------------------------------------------------------------------------------------------
 
     def _submit(self, hook: HorsiesHook) -> Any:
-        return hook.submit(self.spec, self.key, life=self.life, try_number=self.try_number)
+        return hook.submit(self.spec, self.key, AirflowTry(clear_number=self.life - 1, try_number=self.try_number))
 
     def _expect(self, result: Any) -> None:
         """The table of the rules of submitting."""

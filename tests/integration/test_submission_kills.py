@@ -14,7 +14,7 @@ import pytest
 
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.ledger.schema import PACKAGE, migrations
-from airflow_horsies.models import SubmitOutcome, SubmitResult, TaskInstanceKey, TaskSpec, TaskState
+from airflow_horsies.models import AirflowTry, SubmitOutcome, SubmitResult, TaskInstanceKey, TaskSpec, TaskState
 from airflow_horsies.wire.statement import sql_text
 from tests.chaos.points import send_commit
 from tests.integration.conftest import MakeHook
@@ -149,7 +149,7 @@ def sent(*states: TaskState) -> Prepare:
     """Life 1 has sent as many tasks, and they are in these states."""
 
     def prepare(hook: HorsiesHook, instance: TaskInstanceKey, release: str) -> None:
-        tasks = hook.submit_many(numbered(len(states)), instance, life=1, try_number=1)
+        tasks = hook.submit_many(numbered(len(states)), instance, AirflowTry(try_number=1))
         for task, state in zip(tasks, states, strict=True):
             if state is TaskState.RUNNING:
                 with psycopg.connect(**hook._postgres.connect_args) as connection:
@@ -178,7 +178,9 @@ class Case:
             replace(spec, idempotency_key=f"{instance.run_id}/{position}" if self.with_keys else None)
             for position, spec in enumerate(self.specs)
         ]
-        return lambda hook: hook.submit_many(specs, instance, life=self.life, try_number=try_number)
+        return lambda hook: hook.submit_many(
+            specs, instance, AirflowTry(clear_number=self.life - 1, try_number=try_number)
+        )
 
 
 CASES = {
@@ -280,7 +282,7 @@ def test_first_submission_to_a_new_database_killed_while_it_makes_the_ledger_is_
     hook: HorsiesHook, make_hook: MakeHook, release: str
 ) -> None:
     def submit(run_id: str) -> Submit:
-        return lambda by: by.submit_many(numbered(1), _instance(run_id), life=1, try_number=1)
+        return lambda by: by.submit_many(numbered(1), _instance(run_id), AirflowTry(try_number=1))
 
     moments = moments_of(submit("rehearsal"), make_hook())
     assert len(moments) > 30, moments

@@ -15,7 +15,7 @@ import pytest
 from airflow_horsies import triggers
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.hook import HorsiesHook
-from airflow_horsies.models import TaskInstanceKey, TaskSpec, TaskState
+from airflow_horsies.models import AirflowTry, TaskInstanceKey, TaskSpec, TaskState
 from airflow_horsies.triggers import (
     HorsiesBatchTrigger,
     HorsiesQueueTrigger,
@@ -215,7 +215,7 @@ def test_fifty_triggers_share_a_connection_and_outlive_its_loss(hook: HorsiesHoo
 
 
 def test_batch_fires_when_all_have_ended_or_too_many_failed(hook: HorsiesHook, release: str) -> None:
-    sent = hook.submit_many([LATER] * 4, INSTANCE, life=1, try_number=1)
+    sent = hook.submit_many([LATER] * 4, INSTANCE, AirflowTry(try_number=1))
     ids = [each.task_id for each in sent]
 
     def trigger(max_failures: int) -> HorsiesBatchTrigger:
@@ -238,9 +238,9 @@ def test_batch_fires_when_all_have_ended_or_too_many_failed(hook: HorsiesHook, r
 
 
 def test_batch_is_that_of_one_life_and_the_last_rounds(hook: HorsiesHook, release: str) -> None:
-    first = hook.submit_many([LATER] * 2, INSTANCE, life=1, try_number=1)
+    first = hook.submit_many([LATER] * 2, INSTANCE, AirflowTry(try_number=1))
     end_task(hook, first[0].task_id, TaskState.FAILED, release)
-    second = hook.submit_many([LATER] * 2, INSTANCE, life=1, try_number=2)
+    second = hook.submit_many([LATER] * 2, INSTANCE, AirflowTry(try_number=2))
     trigger = HorsiesBatchTrigger(task_instance=KEY, life=1, horsies_conn_id=CONN_ID)
     wanted = run(trigger._find_task_ids(HorsiesHook(CONN_ID)))
     assert wanted == [each.task_id for each in second]
@@ -248,7 +248,7 @@ def test_batch_is_that_of_one_life_and_the_last_rounds(hook: HorsiesHook, releas
 
 
 def test_kill_cancels_the_batch(hook: HorsiesHook) -> None:
-    sent = hook.submit_many([LATER] * 3, INSTANCE, life=1, try_number=1)
+    sent = hook.submit_many([LATER] * 3, INSTANCE, AirflowTry(try_number=1))
     run(HorsiesBatchTrigger(task_instance=KEY, life=1, horsies_conn_id=CONN_ID).on_kill())
     assert set(hook.get_states([each.task_id for each in sent]).values()) == {TaskState.CANCELLED}
 
@@ -258,7 +258,7 @@ def test_trigger_that_begins_while_postgres_is_down_waits_for_it(
     hook: HorsiesHook, postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(triggers, "RETRY_SECONDS", 0.1)
-    sent = hook.submit_many([LATER] * 3, INSTANCE, life=1, try_number=1)
+    sent = hook.submit_many([LATER] * 3, INSTANCE, AirflowTry(try_number=1))
 
     async def check() -> None:
         restarting = asyncio.create_task(in_thread(postgres.restart))
@@ -309,7 +309,7 @@ def test_submission_is_waited_for_before_the_ledger_exists_until_it_ends(hook: H
         async with firing(submission_trigger()) as fired:
             await asyncio.sleep(0.5)
             assert not fired.done(), fired.result()
-            sent = await in_thread(hook.submit, LATER, INSTANCE, life=1, try_number=1)
+            sent = await in_thread(hook.submit, LATER, INSTANCE, AirflowTry(try_number=1))
             await until_listening(hook)
             await asyncio.sleep(0.3)
             assert not fired.done(), fired.result()
@@ -320,13 +320,13 @@ def test_submission_is_waited_for_before_the_ledger_exists_until_it_ends(hook: H
 
 
 def test_clear_over_there_is_followed_and_is_no_failure(hook: HorsiesHook, release: str) -> None:
-    hook.submit_many([LATER] * 2, INSTANCE, life=1, try_number=1)
+    hook.submit_many([LATER] * 2, INSTANCE, AirflowTry(try_number=1))
 
     async def check() -> None:
         async with firing(submission_trigger(poll_seconds=30)) as fired:
             await until_listening(hook)
             # Cancels both tasks of the first life, and the trigger hears of it.
-            second = await in_thread(hook.submit_many, [LATER], INSTANCE, life=2, try_number=2)
+            second = await in_thread(hook.submit_many, [LATER], INSTANCE, AirflowTry(clear_number=1, try_number=2))
             await asyncio.sleep(0.5)
             assert not fired.done(), fired.result()
             await in_thread(end_task, hook, second[0].task_id, TaskState.COMPLETED, release)
@@ -336,7 +336,7 @@ def test_clear_over_there_is_followed_and_is_no_failure(hook: HorsiesHook, relea
 
 
 def test_retry_over_there_is_followed_where_failures_do_not_count(hook: HorsiesHook, release: str) -> None:
-    first = hook.submit(LATER, INSTANCE, life=1, try_number=1)
+    first = hook.submit(LATER, INSTANCE, AirflowTry(try_number=1))
     end_task(hook, first.task_id, TaskState.FAILED, release)
 
     async def check() -> None:
@@ -344,7 +344,7 @@ def test_retry_over_there_is_followed_where_failures_do_not_count(hook: HorsiesH
         async with firing(submission_trigger(failed_states=[])) as fired:
             await asyncio.sleep(0.5)
             assert not fired.done(), fired.result()
-            second = await in_thread(hook.submit, LATER, INSTANCE, life=1, try_number=2)
+            second = await in_thread(hook.submit, LATER, INSTANCE, AirflowTry(try_number=2))
             await in_thread(end_task, hook, second.task_id, TaskState.COMPLETED, release)
             assert (await fired)["reason"] == "ended"
 
@@ -352,7 +352,7 @@ def test_retry_over_there_is_followed_where_failures_do_not_count(hook: HorsiesH
 
 
 def test_submission_past_its_retention_fires(hook: HorsiesHook) -> None:
-    hook.submit(LATER, INSTANCE, life=1, try_number=1)
+    hook.submit(LATER, INSTANCE, AirflowTry(try_number=1))
     with hook.get_conn() as connection:
         connection.execute("DELETE FROM horsies_tasks")
     assert run(event_of(submission_trigger()))["reason"] == "not_found"
@@ -367,7 +367,7 @@ def test_submission_trigger_outlives_a_restart_of_postgres(
     hook: HorsiesHook, release: str, postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(triggers, "RETRY_SECONDS", 0.1)
-    sent = hook.submit(LATER, INSTANCE, life=1, try_number=1)
+    sent = hook.submit(LATER, INSTANCE, AirflowTry(try_number=1))
 
     async def check() -> None:
         async with firing(submission_trigger(poll_seconds=0.05)) as fired:

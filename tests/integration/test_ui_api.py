@@ -11,7 +11,7 @@ from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.embedded.process import free_ports
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.links import HorsiesAttemptsLink
-from airflow_horsies.models import RetryPolicy, TaskInstanceKey, TaskSpec
+from airflow_horsies.models import AirflowTry, RetryPolicy, TaskInstanceKey, TaskSpec
 from tests.integration.conftest import MakeHook
 from tests.integration.releases import MOVED
 from tests.integration.test_attempts import begin_attempt, end_attempt, write_lines, write_progress
@@ -62,7 +62,7 @@ def test_a_failed_task_is_shown_with_its_attempts(
     password = postgres.conninfo()["password"]
     policy = RetryPolicy.fixed([1], auto_retry_for=["UNHANDLED_EXCEPTION"], jitter=False)
     spec = TaskSpec(task_name="blow_up", kwargs={"text": f"<b>no log-in with {password}"}, retry_policy=policy)
-    sent = hook.submit(spec, INSTANCE, life=1, try_number=1)
+    sent = hook.submit(spec, INSTANCE, AirflowTry(try_number=1))
     hook.wait([sent.task_id], timeout_seconds=60)
     site.connect(fields(served_database))
     answer = site.ask(api_path())

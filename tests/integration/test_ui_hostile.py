@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 
 from airflow_horsies.hook import HorsiesHook
-from airflow_horsies.models import TaskInstanceKey, TaskSpec
+from airflow_horsies.models import AirflowTry, TaskInstanceKey, TaskSpec
 from tests.integration.conftest import MakeHook
 from tests.integration.releases import MOVED
 from tests.integration.test_attempts import begin_attempt, end_attempt, write_lines, write_progress
@@ -62,7 +62,7 @@ def test_hostile_text_of_a_worker_is_only_text(
         )
     ):
         instance = TaskInstanceKey(dag_id=HOSTILE_ID, run_id=f"{HOSTILE} {number}", task_id=HOSTILE_ID)
-        sent = hook.submit(spec, instance, life=1, try_number=1)
+        sent = hook.submit(spec, instance, AirflowTry(try_number=1))
         hook.wait([sent.task_id], timeout_seconds=60)
         begin_attempt(hook, sent.task_id, hostname=HOSTILE)
         write_lines(hook, sent.task_id, HOSTILE, level="INFO")
@@ -85,7 +85,7 @@ def test_hostile_text_of_a_worker_is_only_text(
 def test_hostile_arguments_are_only_text(connected: Site, hook: HorsiesHook) -> None:
     instance = TaskInstanceKey(dag_id="hostile", run_id="arguments", task_id="t")
     for kwargs in ({"value": HOSTILE_JSON.replace("\ud800", "")}, {HOSTILE: {HOSTILE: [HOSTILE]}}):
-        hook.submit(TaskSpec(task_name="echo", kwargs=kwargs), instance, life=1, try_number=1)
+        hook.submit(TaskSpec(task_name="echo", kwargs=kwargs), instance, AirflowTry(try_number=1))
         found = answers_of(connected, instance)
         assert json.loads(json.loads(found["values"])["kwargs"]) == kwargs
         instance = TaskInstanceKey(dag_id="hostile", run_id="arguments of another", task_id="t")
@@ -101,7 +101,7 @@ def test_large_results_and_arguments_are_cut(
         TaskSpec(task_name="echo", kwargs={"value": "ü" * (2 * MEGABYTE)}),
         TaskSpec(task_name="blow_up", kwargs={"text": "ü" * (2 * MEGABYTE)}),
     ]
-    ids = [sent.task_id for sent in hook.submit_many(specs, instance, life=1, try_number=1)]
+    ids = [sent.task_id for sent in hook.submit_many(specs, instance, AirflowTry(try_number=1))]
     hook.wait(ids, timeout_seconds=60)
     found = answers_of(site, instance)
     assert json.loads(found["values"])["result"].endswith("…")
@@ -113,7 +113,7 @@ def test_large_results_and_arguments_are_cut(
 
 def test_a_large_log_is_paged_and_comes_whole_as_a_file(connected: Site, hook: HorsiesHook) -> None:
     instance = TaskInstanceKey(dag_id="large", run_id="log", task_id="t")
-    task_id = hook.submit(TaskSpec(task_name="echo", kwargs={"value": ""}), instance, life=1, try_number=1).task_id
+    task_id = hook.submit(TaskSpec(task_name="echo", kwargs={"value": ""}), instance, AirflowTry(try_number=1)).task_id
     begin_attempt(hook, task_id)
     lines = [f"{number:06d} <script>\x1b[31m\u202e {'x' * 1_000}" for number in range(5_000)]
     for start in range(0, len(lines), 500):
@@ -147,7 +147,7 @@ def test_what_is_named_like_a_secret_is_masked_at_any_depth(connected: Site, hoo
         "deep": deep,
     }
     instance = TaskInstanceKey(dag_id="secrets", run_id="r", task_id="t")
-    hook.submit(TaskSpec(task_name="echo", kwargs=kwargs), instance, life=1, try_number=1)
+    hook.submit(TaskSpec(task_name="echo", kwargs=kwargs), instance, AirflowTry(try_number=1))
     answer = connected.ask(api_path(instance, "/values"))
     shown = answer.json()["kwargs"]
     assert "in the open" in shown

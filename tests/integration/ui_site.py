@@ -23,7 +23,7 @@ from airflow_horsies.embedded.airflow import EmbeddedAirflow
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.embedded.process import GuardedProcess
 from airflow_horsies.hook import HorsiesHook
-from airflow_horsies.models import Report, TaskInstanceKey, TaskSpec
+from airflow_horsies.models import AirflowTry, Report, TaskInstanceKey, TaskSpec
 
 HERE = Path(__file__).parent
 BASE_PATH = "/team/airflow"
@@ -214,7 +214,7 @@ def plant(hook: HorsiesHook, instance: TaskInstanceKey, mark: str) -> tuple[str,
         TaskSpec(task_name="fail", kwargs={"code": f"{mark}_code".upper()}),
         TaskSpec(task_name=f"{mark}_name", kwargs={"value": f"{mark} argument"}),
     ]
-    ids = tuple(sent.task_id for sent in hook.submit_many(specs, instance, life=1, try_number=1))
+    ids = tuple(sent.task_id for sent in hook.submit_many(specs, instance, AirflowTry(try_number=1)))
     hook.wait(list(ids), timeout_seconds=60)
     for task_id in ids:
         begin_attempt(hook, task_id, hostname=f"{mark}-host")
@@ -226,4 +226,6 @@ def plant(hook: HorsiesHook, instance: TaskInstanceKey, mark: str) -> tuple[str,
 
 def submit(hook: HorsiesHook, instance: TaskInstanceKey = INSTANCE, *, count: int = 1, life: int = 1) -> list[str]:
     specs = [TaskSpec(task_name="add", kwargs={"a": n, "b": "the-argument"}) for n in range(count)]
-    return [sent.task_id for sent in hook.submit_many(specs, instance, life=life, try_number=life)]
+    return [
+        sent.task_id for sent in hook.submit_many(specs, instance, AirflowTry(clear_number=life - 1, try_number=life))
+    ]

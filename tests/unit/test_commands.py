@@ -136,7 +136,7 @@ class FakeHook:
     def cancel(self, task_id: str) -> CancelOutcome:
         return self.outcome
 
-    def ensure_ledger(self) -> list[Migration]:
+    def ensure_ledger(self, *, by_hand: bool) -> list[Migration]:
         return list(self.applied)
 
     def prune(self) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 
+from airflow_horsies.airflow_instance import instance_of
 from airflow_horsies.exceptions import InvalidTask
 from airflow_horsies.models import RetryPolicy
 from airflow_horsies.operators import HorsiesBatchOperator, HorsiesCancelOperator, HorsiesOperator
@@ -97,12 +98,6 @@ def test_deadline_of_a_run_without_one_is_refused_by_name() -> None:
         one(good_until="soon")._specs(context())
 
 
-@pytest.mark.parametrize(("max_tries", "retries", "life"), [(0, 0, 1), (1, 0, 2), (2, 2, 1), (4, 2, 3), (0, 3, 1)])
-def test_life_is_the_first_try_since_the_last_clear(max_tries: int, retries: int, life: int) -> None:
-    ti = SimpleNamespace(max_tries=max_tries)
-    assert one(retries=retries)._life({"ti": ti}) == life
-
-
 def test_batch_allows_as_many_failures_as_both_bounds_do() -> None:
     def allowed(**given: Any) -> int:
         return HorsiesBatchOperator(task_id="b", task_name="add", items=[{}] * 10, **given)._allowed_failures(10)
@@ -125,6 +120,7 @@ def test_logs_are_shown_unless_they_may_be_many() -> None:
 def test_trigger_goes_on_where_the_operator_stopped(show_logs: bool, seen: dict[str, Any]) -> None:
     operator = one(show_logs=show_logs)
     operator._sent_ids = ["0198a0de-0000-7000-8000-000000000001"]
+    operator._instance = instance_of(context())
     operator._task_log = operator._make_task_log({})
     _, kwargs = operator._trigger(context(), None).serialize()
     assert {name: value for name, value in kwargs.items() if name == "seen"} == seen

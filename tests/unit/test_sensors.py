@@ -298,6 +298,7 @@ def submission(task_id: str, **key: Any) -> Submission:
         queue="spark",
         good_until=None,
         submitted_at=STARTED,
+        is_latest=key.get("is_latest", True),
     )
 
 
@@ -308,7 +309,7 @@ def test_other_task_instance_is_waited_for_until_it_submits_and_ends(
     assert sensor.poke(context()) is False
     assert "sales.load of run r has not submitted anything yet" in capsys.readouterr().out
     hook.submissions[TaskInstanceKey(dag_id="sales", run_id="r", task_id="load")] = [
-        submission(ID),
+        submission(ID, is_latest=False),
         submission(OTHER_ID, round=2),
     ]
     hook.states = {ID: TaskState.FAILED, OTHER_ID: TaskState.RUNNING}
@@ -318,7 +319,7 @@ def test_other_task_instance_is_waited_for_until_it_submits_and_ends(
 
 
 def test_clear_between_two_looks_is_no_failure(hook: FakeHook, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = [[submission(ID)], [submission(ID), submission(OTHER_ID, life=2)]]
+    found = [[submission(ID)], [submission(ID, is_latest=False), submission(OTHER_ID, life=2)]]
     monkeypatch.setattr(hook, "submissions_of", lambda task_instance: found.pop(0))
     hook.states = {ID: TaskState.CANCELLED, OTHER_ID: TaskState.PENDING}
     assert make_external().poke(context()) is False

@@ -14,9 +14,19 @@ import pytest
 from airflow.sdk.execution_time import task_runner
 
 from airflow_horsies import triggers
+from airflow_horsies.airflow_instance import InstanceState
 from airflow_horsies.exceptions import AccessDenied, DatabaseUnreachable, TaskNotFound
 from airflow_horsies.hub import Waiter
-from airflow_horsies.models import LogCursor, LogLine, QueueDepth, Submission, TaskInstanceKey, TaskNews, TaskState
+from airflow_horsies.models import (
+    LogCursor,
+    LogLine,
+    QueueDepth,
+    Submission,
+    TaskInstanceKey,
+    TaskNews,
+    TaskState,
+    latest_task_ids,
+)
 from airflow_horsies.triggers import (
     HorsiesBatchTrigger,
     HorsiesQueueTrigger,
@@ -25,13 +35,13 @@ from airflow_horsies.triggers import (
     HorsiesTrigger,
     depth_of,
     is_open,
-    latest_task_ids,
 )
 
 ID = "0198a0de-0000-7000-8000-000000000001"
 OTHER_ID = "0198a0de-0000-7000-8000-000000000002"
 INSTANCE = {"dag_id": "sales", "run_id": "manual__1", "task_id": "load", "map_index": -1}
 DEADLINE = "2026-01-01T12:00:00+00:00"
+KNOWN = {"namespace": None, "horsies_conn_id": "horsies_default", "deadline": None}
 
 # What stands in Airflow's database while tasks wait. Never change an entry: add one for each new form.
 STORED: list[tuple[str, dict[str, Any]]] = [
@@ -164,7 +174,7 @@ class FakeHook:
             asyncio.get_running_loop().call_later(0.01, waiter.deliver, task_id, state)
         yield waiter
 
-    async def cancel_many_async(self, task_ids: Collection[str]) -> None:
+    async def release_async(self, task_ids: Collection[str], task_instance: TaskInstanceKey) -> None:
         self.cancelled += task_ids
 
     async def queues_async(self) -> list[QueueDepth]:
@@ -191,7 +201,7 @@ def soon(seconds: float = 0.4) -> str:
 
 def test_event_says_why_it_fired_and_for_which_tasks() -> None:
     event = run(HorsiesTrigger(task_ids=[ID]), FakeHook({ID: TaskState.FAILED}))
-    assert event == {"reason": "ended", "message": None, "task_ids": [ID]}
+    assert event == {"reason": "ended", "message": None, "task_ids": [ID], **KNOWN}
     assert json.loads(json.dumps(event)) == event
 
 
@@ -209,7 +219,7 @@ def test_what_tasks_write_is_shown_and_the_event_says_how_far(caplog: pytest.Log
     hook = FakeHook({ID: TaskState.COMPLETED})
     hook.news = [{ID: lines(3, 4, 5)}]
     event = run(HorsiesTrigger(task_ids=[ID], seen={ID: [1, 3]}), hook)
-    assert event == {"reason": "ended", "message": None, "task_ids": [ID], "seen": {ID: [1, 5]}}
+    assert event == {"reason": "ended", "message": None, "task_ids": [ID], "seen": {ID: [1, 5]}, **KNOWN}
     assert caplog.messages == ["[attempt 1] line 4", "[attempt 1] line 5"]
 
 
@@ -255,24 +265,39 @@ def test_database_that_is_away_for_a_moment_is_asked_again(monkeypatch: pytest.M
 
 def test_database_that_stays_away_ends_with_the_deadline() -> None:
     hook = FakeHook(error=DatabaseUnreachable("gone for good"))
-    event = run(HorsiesTrigger(task_ids=[ID], deadline=soon(-1)), hook)
-    assert event == {"reason": "timed_out", "message": "gone for good", "task_ids": [ID]}
+    deadline = soon(-1)
+    event = run(HorsiesTrigger(task_ids=[ID], deadline=deadline), hook)
+    known = {**KNOWN, "deadline": deadline}
+    assert event == {"reason": "timed_out", "message": "gone for good", "task_ids": [ID], **known}
 
 
 @pytest.mark.parametrize(
     ("trigger", "cancelled"),
     [
-        (HorsiesTrigger(task_ids=[ID]), [ID]),
-        (HorsiesTrigger(task_ids=[ID], cancel_on_kill=False), []),
+        (HorsiesTrigger(task_ids=[ID], task_instance=INSTANCE), [ID]),
+        (HorsiesTrigger(task_ids=[ID], task_instance=INSTANCE, cancel_on_kill=False), []),
         (HorsiesSensorTrigger(task_ids=[ID]), []),
     ],
     ids=["the operator's", "told not to", "the sensor's"],
 )
-def test_kill_cancels_what_is_ours(trigger: HorsiesTrigger, cancelled: list[str]) -> None:
+def test_kill_cancels_what_is_ours(
+    trigger: HorsiesTrigger, cancelled: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     hook = FakeHook()
     trigger._hook = lambda: hook  # type: ignore[method-assign,assignment,return-value]
+    monkeypatch.setattr(triggers, "read_state_async", answering("failed"))
     asyncio.run(trigger.on_kill())
     assert hook.cancelled == cancelled
+
+
+def answering(state: str | None, *, after: float = 0) -> Any:
+    """Airflow's answer to what became of a task instance."""
+
+    async def answer(instance: TaskInstanceKey) -> InstanceState:
+        await asyncio.sleep(after)
+        return InstanceState(exists=True, state=state)
+
+    return answer
 
 
 @pytest.mark.parametrize("reaches_triggers", [True, False], ids=["on_kill", "by cancellation alone"])
@@ -280,16 +305,13 @@ def test_kill_is_done_to_its_end_though_airflow_repeats_the_cancellation(
     monkeypatch: pytest.MonkeyPatch, reaches_triggers: bool
 ) -> None:
     hook = FakeHook()
-    trigger = HorsiesTrigger(task_ids=[ID])
+    trigger = HorsiesTrigger(task_ids=[ID], task_instance=INSTANCE)
     monkeypatch.setattr(trigger, "_hook", lambda: hook)
     monkeypatch.setattr(triggers, "KILL_REACHES_TRIGGERS", reaches_triggers)
 
-    async def slowly() -> bool:
-        await asyncio.sleep(0.2)
-        return True
-
     async def find_slowly(hook: object) -> list[str]:
-        return [ID] if await slowly() else []
+        await asyncio.sleep(0.2)
+        return [ID]
 
     async def triggerer() -> None:
         async for _ in trigger.run():
@@ -301,7 +323,7 @@ def test_kill_is_done_to_its_end_though_airflow_repeats_the_cancellation(
             await asyncio.sleep(0.05)
             task.cancel()
 
-    monkeypatch.setattr(trigger, "_was_killed", slowly)
+    monkeypatch.setattr(triggers, "read_state_async", answering("failed", after=0.2))
     monkeypatch.setattr(trigger, "_find_task_ids", find_slowly)
     asyncio.run(drive())
     assert hook.cancelled == [ID]
@@ -309,11 +331,23 @@ def test_kill_is_done_to_its_end_though_airflow_repeats_the_cancellation(
 
 @pytest.mark.parametrize("map_index", [-1, 2], ids=["one", "mapped"])
 @pytest.mark.parametrize(
-    ("state", "cancelled"), [("deferred", []), ("failed", [ID]), (None, [ID]), ("running", [ID])], ids=str
+    ("state", "cancelled"),
+    [
+        ("deferred", []),
+        ("scheduled", []),
+        ("running", []),
+        ("up_for_retry", []),
+        ("failed", [ID]),
+        ("success", [ID]),
+        (None, [ID]),
+        ("absent", [ID]),
+        ("unknown", []),
+    ],
+    ids=str,
 )
 @pytest.mark.parametrize("reaches_triggers", [True, False], ids=["on_kill", "by cancellation alone"])
 @pytest.mark.parametrize("cancel_on_kill", [True, False], ids=["cancels", "does not cancel"])
-def test_cancellation_is_a_kill_only_where_the_task_waits_no_more(
+def test_only_a_task_instance_that_nobody_waits_for_any_more_is_a_kill(
     monkeypatch: pytest.MonkeyPatch,
     map_index: int,
     state: str | None,
@@ -326,7 +360,9 @@ def test_cancellation_is_a_kill_only_where_the_task_waits_no_more(
             assert (question.task_ids, question.run_ids, question.map_index) == (["wait"], ["today"], map_index)
             # As Airflow's execution API names them.
             name = "wait" if map_index < 0 else f"wait_{map_index}"
-            return SimpleNamespace(task_states={"today": {name: state}})
+            if state == "unknown":
+                return SimpleNamespace(error="gone")
+            return SimpleNamespace(task_states={} if state == "absent" else {"today": {name: state}})
 
     hook = FakeHook()
     trigger = HorsiesTrigger(task_ids=[ID], cancel_on_kill=cancel_on_kill)
@@ -343,9 +379,12 @@ def test_cancellation_is_a_kill_only_where_the_task_waits_no_more(
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
+        if reaches_triggers:
+            assert hook.cancelled == []
+            await trigger.on_kill()
 
     asyncio.run(drive())
-    assert hook.cancelled == (cancelled if cancel_on_kill and not reaches_triggers else [])
+    assert hook.cancelled == (cancelled if cancel_on_kill else [])
 
 
 @pytest.mark.parametrize(
@@ -391,7 +430,9 @@ def test_task_instance_that_never_submits_is_waited_for_until_the_deadline() -> 
     assert run(trigger, FakeHook())["reason"] == "timed_out"
 
 
-def submission(position: int, *, life: int = 1, round_: int = 1, task_id: str | None = None) -> Submission:
+def submission(
+    position: int, *, life: int = 1, round_: int = 1, task_id: str | None = None, is_latest: bool = True
+) -> Submission:
     return Submission(
         horsies_task_id=task_id or f"{position}/{life}/{round_}",
         namespace="default",
@@ -404,6 +445,7 @@ def submission(position: int, *, life: int = 1, round_: int = 1, task_id: str | 
         queue="default",
         good_until=None,
         submitted_at=datetime(2026, 1, 1, tzinfo=UTC),
+        is_latest=is_latest,
     )
 
 
@@ -412,14 +454,35 @@ def submission(position: int, *, life: int = 1, round_: int = 1, task_id: str | 
     [
         ([], []),
         ([submission(1), submission(0)], ["0/1/1", "1/1/1"]),
-        ([submission(0), submission(1), submission(1, round_=2)], ["0/1/1", "1/1/2"]),
-        ([submission(1, round_=2), submission(1)], ["1/1/2"]),
-        ([submission(0), submission(1), submission(0, life=3)], ["0/3/1"]),
+        ([submission(1, is_latest=False), submission(0), submission(1, round_=2)], ["0/1/1", "1/1/2"]),
     ],
-    ids=["none", "by position", "last round", "in any order", "last life, which was smaller"],
+    ids=["none", "by position", "the latest"],
 )
 def test_only_what_was_submitted_last_counts(submissions: list[Submission], latest: list[str]) -> None:
     assert latest_task_ids(submissions) == latest
+
+
+@pytest.mark.parametrize(
+    ("submissions", "size"),
+    [
+        ([], 2),
+        ([], None),
+        ([submission(0)], 2),
+        ([submission(1)], None),
+        ([submission(1), submission(2)], 2),
+        ([submission(0, life=2), submission(1, life=2)], 2),
+        ([submission(0), submission(1, is_latest=False)], 2),
+    ],
+    ids=["none", "none of an older release", "one", "the second", "moved up", "of another life", "let go of"],
+)
+def test_batch_that_is_not_whole_is_an_error_and_never_a_success(
+    submissions: list[Submission], size: int | None
+) -> None:
+    hook = FakeHook()
+    hook.submissions = submissions
+    event = run(HorsiesBatchTrigger(task_instance=INSTANCE, life=1, size=size), hook)
+    assert event["reason"] == "not_found"
+    assert "items of the batch were found" in event["message"]
 
 
 def depth(queue: str = "spark", *, ready: int = 0, served_by: int = 1) -> QueueDepth:

@@ -1,7 +1,7 @@
 SELECT
     namespace, dag_id, run_id, task_id, map_index, position, life, round, try_number,
-    horsies_task_id::text AS horsies_task_id, task_name, queue_name, good_until, submitted_at
-FROM airflow_horsies.submissions
+    horsies_task_id::text AS horsies_task_id, base_url, task_name, queue_name, good_until, submitted_at, is_latest
+FROM airflow_horsies.known_submissions
 WHERE
     namespace = %(namespace)s
     AND dag_id = %(dag_id)s

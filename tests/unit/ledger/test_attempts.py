@@ -54,7 +54,7 @@ def test_news_are_lines_and_progress_by_task() -> None:
 def test_nothing_is_read_where_the_tables_are_missing_or_older(version: int | None, reads: bool) -> None:
     answers = {
         "find_migrations_table": [{"found": version is not None}],
-        "read_version": [{"version": version}],
+        "read_version": [{"version": version, "min_writer": 1}],
     }
     driven = drive(read_since(SINCE, read_news({ONE: LogCursor()}), {}), answers)
     assert driven.outcome == {}

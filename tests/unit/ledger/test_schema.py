@@ -5,9 +5,17 @@ from typing import Any
 
 import pytest
 
-from airflow_horsies.exceptions import LedgerNewer
+from airflow_horsies.exceptions import LedgerNewer, LedgerOutdated
 from airflow_horsies.ledger import schema
-from airflow_horsies.ledger.schema import Migration, latest_version, migrate, migrations, read_version
+from airflow_horsies.ledger.schema import (
+    Migration,
+    create,
+    latest_version,
+    migrate,
+    migrations,
+    read_version,
+    require_migrated,
+)
 from airflow_horsies.wire.statement import Statement
 from tests.unit import driving
 from tests.unit.driving import drive
@@ -26,7 +34,7 @@ def two_migrations(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driving, "file_of", file_of)
 
 
-def at_version(*versions: int) -> dict[str, Any]:
+def at_version(*versions: int, min_writer: int = 1) -> dict[str, Any]:
     """The ledger's version each time it is read; 0 is no ledger."""
     read = iter(versions)
     seen: list[int] = []
@@ -35,7 +43,7 @@ def at_version(*versions: int) -> dict[str, Any]:
         seen.append(next(read))
         return [{"found": seen[-1] > 0}]
 
-    return {"find_migrations_table": find, "read_version": lambda _: [{"version": seen[-1]}]}
+    return {"find_migrations_table": find, "read_version": lambda _: [{"version": seen[-1], "min_writer": min_writer}]}
 
 
 def applied(driven: driving.Driven[list[Migration]]) -> list[str]:
@@ -70,9 +78,24 @@ def test_who_waited_for_the_lock_looks_again_and_finds_it_done() -> None:
 
 @pytest.mark.parametrize("versions", [(3,), (0, 3)], ids=["at first sight", "behind the lock"])
 @pytest.mark.usefixtures("two_migrations")
-def test_newer_ledger_is_refused(versions: tuple[int, ...]) -> None:
+def test_newer_ledger_is_refused_where_it_says_so(versions: tuple[int, ...]) -> None:
     with pytest.raises(LedgerNewer, match=r"at version 3, and this release knows only 2.*Upgrade airflow-horsies"):
-        drive(migrate(), at_version(*versions))
+        drive(migrate(), at_version(*versions, min_writer=3))
+    assert drive(migrate(), at_version(*versions, min_writer=2)).outcome == []
+
+
+@pytest.mark.usefixtures("two_migrations")
+def test_somebody_else_may_choose_the_moment_of_a_migration() -> None:
+    with pytest.raises(LedgerOutdated, match=r"at version 1, and this release needs 2.*airflow horsies db migrate"):
+        drive(require_migrated(), at_version(1))
+    assert drive(require_migrated(), at_version(2)).outcome == []
+    assert drive(require_migrated(), at_version(3)).outcome == []
+
+
+@pytest.mark.usefixtures("two_migrations")
+def test_a_worker_creates_the_tables_and_never_migrates_them() -> None:
+    assert applied(drive(create(), at_version(0, 0, 0))) == ["migration 1", "migration 2"]
+    assert applied(drive(create(), at_version(1))) == []
 
 
 def test_version_is_zero_where_there_is_no_ledger() -> None:

@@ -28,6 +28,7 @@ from airflow_horsies.exceptions import (
 )
 from airflow_horsies.links import HorsiesAttemptsLink
 from airflow_horsies.models import (
+    AirflowTry,
     Attempt,
     AttemptRecord,
     CancelOutcome,

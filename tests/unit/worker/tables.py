@@ -48,7 +48,7 @@ class Tables:
         self.runs += 1
         if self.down is not None:
             raise self.down
-        if make_script is ledger_schema.migrate:
+        if make_script is ledger_schema.create:
             self.migrated += 1
             return None
         if make_script is detect_schema:

@@ -1,0 +1,131 @@
+"""What Airflow itself says of a task instance: who a try is, and what became of another one's state."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow.sdk.execution_time import comms, task_runner
+
+from airflow_horsies.models import AirflowTry, TaskInstanceKey
+
+log = logging.getLogger(__name__)
+
+RUN_KEY = "airflow_horsies.run_key"
+# Airflow kills a task five seconds after it told it to end.
+ANSWER_SECONDS = 2.0
+# The first question to a triggerer of Airflow 3.1 or 3.2 may take it 10 s.
+ASYNC_ANSWER_SECONDS = 20.0
+# A person marked, cleared or deleted it, or it ended for good: nobody waits for its work any more.
+GIVEN_UP = frozenset({None, "failed", "success", "skipped", "removed", "upstream_failed", "restarting"})
+ENDED = frozenset({"failed", "success", "skipped", "removed", "upstream_failed"})
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceState:
+    """A task instance as Airflow has it now; it does not exist where its DAG run was deleted."""
+
+    exists: bool
+    state: str | None = None
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether nobody waits for its work any more, unlike in a shutdown or a retry."""
+        return not self.exists or self.state in GIVEN_UP
+
+    @property
+    def has_ended(self) -> bool:
+        return self.exists and self.state in ENDED
+
+
+def airflow_try(context: Mapping[str, Any]) -> AirflowTry:
+    """What Airflow records of the try that runs."""
+    ti, dag_run = context["ti"], context["dag_run"]
+    return AirflowTry(
+        try_number=ti.try_number,
+        max_tries=ti.max_tries,
+        clear_number=getattr(dag_run, "clear_number", None) or 0,
+        run_started_at=dag_run.start_date,
+        run_key=_run_key(context),
+    )
+
+
+def instance_of(context: Mapping[str, Any]) -> TaskInstanceKey:
+    ti = context["ti"]
+    map_index = -1 if ti.map_index is None else ti.map_index
+    return TaskInstanceKey(dag_id=ti.dag_id, run_id=ti.run_id, task_id=ti.task_id, map_index=map_index)
+
+
+def read_state(instance: TaskInstanceKey) -> InstanceState | None:
+    """The state of a task instance; None where Airflow does not say in time.
+
+    Asked from a thread of its own: a signal may have interrupted another question, which would then wait for itself.
+    """
+    supervisor: Any = getattr(task_runner, "SUPERVISOR_COMMS", None)
+    if supervisor is None:
+        return None
+    answers: list[Any] = []
+
+    def ask() -> None:
+        try:
+            answers.append(supervisor.send(_question(instance)))
+        except Exception:
+            log.debug("Airflow does not tell the state of %s", instance, exc_info=True)
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(ANSWER_SECONDS)
+    return _decode(instance, answers[0]) if answers else None
+
+
+async def read_state_async(instance: TaskInstanceKey) -> InstanceState | None:
+    """As :func:`read_state`, from a trigger."""
+    supervisor: Any = getattr(task_runner, "SUPERVISOR_COMMS", None)
+    reader = getattr(supervisor, "_reader_task", None)
+    if supervisor is None or (reader is not None and reader.done()):
+        return None  # Airflow 3.2 in a shutdown: nobody would hear the answer
+    # Never cancelled, as Airflow 3.1 would take a late answer for that to the next question.
+    answer = asyncio.ensure_future(supervisor.asend(_question(instance)))
+    await asyncio.wait({answer}, timeout=ASYNC_ANSWER_SECONDS)
+    if not answer.done() or answer.exception() is not None:
+        return None
+    return _decode(instance, answer.result())
+
+
+def _question(instance: TaskInstanceKey) -> comms.GetTaskStates:
+    return comms.GetTaskStates(
+        dag_id=instance.dag_id,
+        task_ids=[instance.task_id],
+        run_ids=[instance.run_id],
+        map_index=instance.map_index,
+    )
+
+
+def _decode(instance: TaskInstanceKey, answer: Any) -> InstanceState | None:
+    states = getattr(answer, "task_states", None)
+    if states is None:
+        return None
+    # One state, as one task instance was asked for; a mapped one is not named by its task_id alone.
+    found = list(states.get(instance.run_id, {}).values())
+    return InstanceState(exists=True, state=found[0]) if found else InstanceState(exists=False)
+
+
+def _run_key(context: Mapping[str, Any]) -> str | None:
+    """A value kept with the DAG run (Airflow 3.3): a run that was deleted and made again has another."""
+    store = context.get("task_state_store")
+    if store is None:
+        return None
+    try:
+        from airflow.sdk.execution_time.context import NEVER_EXPIRE
+
+        if store.get(RUN_KEY) is None:
+            store.set(RUN_KEY, uuid.uuid4().hex, retention=NEVER_EXPIRE)
+        return str(store.get(RUN_KEY))
+    except Exception:
+        log.warning("Airflow's task state store cannot be used: the DAG run is known by its start alone", exc_info=True)
+        return None

@@ -1,0 +1,9 @@
+-- Several processes may come at once: each takes others.
+DELETE FROM airflow_horsies.cancel_requests
+WHERE horsies_task_id IN (
+    SELECT horsies_task_id FROM airflow_horsies.cancel_requests
+    ORDER BY requested_at
+    LIMIT %(limit)s
+    FOR UPDATE SKIP LOCKED
+)
+RETURNING horsies_task_id::text AS horsies_task_id

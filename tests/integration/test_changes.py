@@ -1,0 +1,383 @@
+"""What is edited, cleared, deleted, reordered or moved while work is under way, on real databases.
+
+A value that is returned belongs to the arguments that were asked for, a clear runs again, an edit does not, and nothing
+is cancelled that somebody else wants.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from airflow_horsies.exceptions import DeploymentUnknown, LedgerNewer, LedgerOutdated, StaleSubmission, TaskNotFound
+from airflow_horsies.hook import HorsiesHook
+from airflow_horsies.ledger import cancelling
+from airflow_horsies.models import (
+    AirflowTry,
+    CancelOutcome,
+    SubmitOutcome,
+    TaskInstanceKey,
+    TaskSpec,
+    TaskState,
+    batch_task_ids,
+    latest_task_ids,
+)
+from tests.integration.conftest import MakeHook
+from tests.integration.releases import MOVED
+from tests.integration.test_submit import end_task, rows
+
+INSTANCE = TaskInstanceKey(dag_id="sales", run_id="scheduled__2026-01-01T00:00:00+00:00", task_id="load")
+OTHER = replace(INSTANCE, run_id="manual__2")
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+SENT, REATTACHED, ADOPTED = SubmitOutcome.SENT, SubmitOutcome.REATTACHED, SubmitOutcome.ADOPTED
+
+on_the_newest_release = pytest.mark.parametrize("release", [MOVED], indirect=True)
+
+
+def spec(a: int, **more: Any) -> TaskSpec:
+    return TaskSpec(task_name="add", kwargs={"a": a, "b": 0}, **more)
+
+
+def tried(number: int = 1, **more: Any) -> AirflowTry:
+    return AirflowTry(**{"try_number": number, "max_tries": 2, "run_started_at": NOON, "run_key": "a run", **more})
+
+
+def state_of(hook: HorsiesHook, task_id: str) -> TaskState:
+    return hook.get_task(task_id).state
+
+
+# -- the life ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("later", "is_new"),
+    [
+        (tried(2), False),
+        (tried(2, run_started_at=NOON + timedelta(hours=1)), False),
+        (tried(2, max_tries=4), True),
+        (tried(2, max_tries=1), True),
+        (tried(2, clear_number=1), True),
+        (tried(1, run_key="another run", run_started_at=NOON + timedelta(days=1)), True),
+        (tried(1, run_key=None), False),
+        (tried(1, run_key=None, run_started_at=NOON + timedelta(days=1)), True),
+    ],
+    ids=[
+        "retry",
+        "run queued again",
+        "clear",
+        "clear after retries were lowered",
+        "clear whose worker is dead, or of another task",
+        "run made again",
+        "the run's key cannot be had",
+        "run made again where no key can be had",
+    ],
+)
+@pytest.mark.parametrize("state", [TaskState.COMPLETED, TaskState.RUNNING])
+def test_a_clear_and_a_run_made_again_run_again_and_nothing_else_does(
+    hook: HorsiesHook, release: str, later: AirflowTry, is_new: bool, state: TaskState
+) -> None:
+    first = hook.submit(spec(1), INSTANCE, tried())
+    if state is TaskState.COMPLETED:
+        end_task(hook, first.task_id, state, release)
+    else:
+        with hook.get_conn() as connection:
+            connection.execute("UPDATE horsies_tasks SET status = 'RUNNING', started_at = now()")
+    again = hook.submit(spec(1), INSTANCE, later)
+    if is_new:
+        assert (again.outcome, again.life, again.task_id == first.task_id) == (SENT, 2, False)
+        left = TaskState.COMPLETED if state is TaskState.COMPLETED else TaskState.CANCELLED
+        assert state_of(hook, first.task_id) is left
+    else:
+        kept = ADOPTED if state is TaskState.COMPLETED else REATTACHED
+        assert (again.outcome, again.life, again.task_id) == (kept, 1, first.task_id)
+
+
+@pytest.mark.parametrize(
+    "earlier",
+    [
+        tried(1),
+        tried(1, clear_number=1, max_tries=9),
+        tried(3, run_key="the run before", run_started_at=NOON - timedelta(days=1)),
+    ],
+    ids=["cleared since", "cleared without a number", "of the run that was deleted"],
+)
+def test_a_process_that_was_left_behind_submits_nothing(hook: HorsiesHook, earlier: AirflowTry) -> None:
+    sent = hook.submit(spec(1), INSTANCE, tried(2, clear_number=1))
+    with pytest.raises(StaleSubmission, match="cleared since, or its run was made again"):
+        hook.submit(spec(1), INSTANCE, earlier)
+    assert state_of(hook, sent.task_id) is TaskState.PENDING
+    assert rows(hook, "SELECT count(*) FROM horsies_tasks") == [(1,)]
+
+
+def test_a_cleared_run_that_is_deleted_and_made_again_sends_again(hook: HorsiesHook) -> None:
+    hook.submit(spec(1), INSTANCE, tried())
+    cleared = hook.submit(spec(1), INSTANCE, tried(2, clear_number=1))
+    again = hook.submit(spec(1), INSTANCE, tried(run_key="another", run_started_at=NOON + timedelta(days=1)))
+    assert (again.outcome, again.life) == (SENT, 3)
+    assert state_of(hook, cleared.task_id) is TaskState.CANCELLED
+
+
+def test_a_life_that_looks_like_an_earlier_one_does_not_get_its_value(hook: HorsiesHook, release: str) -> None:
+    """Cleared twice without the run's number being raised: max_tries goes up and comes back."""
+    first = hook.submit(spec(1), INSTANCE, tried(1, max_tries=2))
+    end_task(hook, first.task_id, TaskState.COMPLETED, release)
+    hook.submit(spec(1), INSTANCE, tried(2, max_tries=5))
+    third = hook.submit(spec(1), INSTANCE, tried(3, max_tries=2))
+    assert (third.outcome, third.task_id == first.task_id) == (SENT, False)
+
+
+# -- the work ------------------------------------------------------------------------------------------------------
+
+
+def test_other_arguments_are_other_work(hook: HorsiesHook, release: str) -> None:
+    first = hook.submit(spec(1), INSTANCE, tried())
+    end_task(hook, first.task_id, TaskState.COMPLETED, release)
+    second = hook.submit(spec(2), INSTANCE, tried(2))
+    assert (second.outcome, second.task_id == first.task_id) == (SENT, False)
+    third = hook.submit(spec(3), INSTANCE, tried(3))
+    assert (third.outcome, state_of(hook, second.task_id)) == (SENT, TaskState.CANCELLED)
+    back = hook.submit(spec(1), INSTANCE, tried(4))
+    assert (back.outcome, back.task_id) == (ADOPTED, first.task_id)
+    assert latest_task_ids(hook.submissions_of(INSTANCE)) == [first.task_id]
+    assert state_of(hook, third.task_id) is TaskState.CANCELLED
+
+
+def test_queue_priority_and_deadline_are_not_the_work(hook: HorsiesHook) -> None:
+    first = hook.submit(spec(1), INSTANCE, tried())
+    again = hook.submit(spec(1, queue="default", priority=7, good_until=datetime.now(UTC)), INSTANCE, tried(2))
+    assert (again.outcome, again.task_id) == (REATTACHED, first.task_id)
+    turned = TaskSpec(task_name="add", kwargs={"b": 0, "a": 1})
+    assert hook.submit(turned, INSTANCE, tried(3)).outcome is REATTACHED
+
+
+def test_items_are_matched_by_what_they_are(hook: HorsiesHook, release: str) -> None:
+    first = hook.submit_many([spec(1), spec(2), spec(2), spec(3)], INSTANCE, tried())
+    ids = [sent.task_id for sent in first]
+    end_task(hook, ids[0], TaskState.COMPLETED, release)
+    end_task(hook, ids[3], TaskState.FAILED, release)
+    again = hook.submit_many([spec(3), spec(4), spec(2), spec(1), spec(2)], INSTANCE, tried(2))
+    assert [sent.outcome for sent in again] == [SENT, SENT, REATTACHED, ADOPTED, REATTACHED]
+    assert [again[2].task_id, again[3].task_id, again[4].task_id] == [ids[1], ids[0], ids[2]]
+    assert [sent.position for sent in again] == [0, 1, 2, 3, 4]
+    assert again[0].round == 2
+    submissions = hook.submissions_of(INSTANCE)
+    assert latest_task_ids(submissions) == [sent.task_id for sent in again]
+    assert batch_task_ids(submissions, life=1, size=5) == [sent.task_id for sent in again]
+    kwargs = [hook.get_task(task_id).kwargs for task_id in latest_task_ids(submissions)]
+    assert [None if each is None else each["a"] for each in kwargs if each] == [3, 4, 2, 2] if keeps(hook) else True
+
+
+def keeps(hook: HorsiesHook) -> bool:
+    return "moved" in hook.horsies_schema.describe()
+
+
+@pytest.mark.parametrize("fewer", [[spec(2)], []], ids=["one", "none"])
+@pytest.mark.parametrize("later", [tried(2), tried(2, clear_number=1)], ids=["retry", "clear"])
+def test_items_that_are_no_longer_asked_for_are_cancelled(
+    hook: HorsiesHook, fewer: list[TaskSpec], later: AirflowTry
+) -> None:
+    first = hook.submit_many([spec(1), spec(2), spec(3)], INSTANCE, tried())
+    again = hook.submit_many(fewer, INSTANCE, later)
+    states = [state_of(hook, sent.task_id) for sent in first]
+    is_kept = bool(fewer) and later.clear_number == 0
+    assert states == [TaskState.CANCELLED, TaskState.PENDING if is_kept else TaskState.CANCELLED, TaskState.CANCELLED]
+    submissions = hook.submissions_of(INSTANCE)
+    assert latest_task_ids(submissions) == [sent.task_id for sent in again]
+    of_run = hook.submissions_of_run(INSTANCE.dag_id, INSTANCE.run_id)
+    assert [each.horsies_task_id for each in of_run] == [sent.task_id for sent in again]
+
+
+def test_a_remade_run_with_a_smaller_batch_knows_nothing_of_the_larger_one(hook: HorsiesHook, release: str) -> None:
+    old = hook.submit_many([spec(n) for n in range(5)], INSTANCE, tried())
+    for sent in old[:4]:
+        end_task(hook, sent.task_id, TaskState.COMPLETED, release)
+    new = hook.submit_many([spec(n) for n in range(3)], INSTANCE, tried(run_key="another"))
+    assert batch_task_ids(hook.submissions_of(INSTANCE), life=new[0].life, size=3) == [sent.task_id for sent in new]
+    assert state_of(hook, old[4].task_id) is TaskState.CANCELLED
+
+
+def test_a_batch_of_which_records_are_gone_is_an_error(hook: HorsiesHook) -> None:
+    sent = hook.submit_many([spec(n) for n in range(3)], INSTANCE, tried())
+    with hook.get_conn() as connection:
+        connection.execute("DELETE FROM airflow_horsies.submissions WHERE position = 0")
+    with pytest.raises(TaskNotFound, match=r"2 items of the batch were found .* where 3 had been sent"):
+        batch_task_ids(hook.submissions_of(INSTANCE), life=sent[0].life, size=3)
+
+
+# -- who else wants it ---------------------------------------------------------------------------------------------
+
+
+@on_the_newest_release
+@pytest.mark.parametrize("how", ["killed", "cleared", "asks for something else"])
+def test_a_shared_task_is_cancelled_with_its_last_submission_only(hook: HorsiesHook, how: str) -> None:
+    keyed = spec(1, idempotency_key="order-7")
+    first = hook.submit(keyed, INSTANCE, tried())
+    assert hook.submit(keyed, OTHER, tried()).task_id == first.task_id
+    if how == "killed":
+        assert hook.release([first.task_id], INSTANCE) == {first.task_id: CancelOutcome.STILL_WANTED}
+    elif how == "cleared":
+        assert hook.submit(keyed, INSTANCE, tried(2, clear_number=1)).outcome is SENT
+    else:
+        assert hook.submit(spec(2), INSTANCE, tried(2)).outcome is SENT
+    assert state_of(hook, first.task_id) is TaskState.PENDING
+    assert hook.release([first.task_id], OTHER) == {first.task_id: CancelOutcome.CANCELLED}
+
+
+@on_the_newest_release
+def test_a_task_that_was_let_go_of_and_is_wanted_again_counts_again(hook: HorsiesHook) -> None:
+    keyed = spec(1, idempotency_key="order-7")
+    shared = hook.submit(keyed, INSTANCE, tried()).task_id
+    hook.submit(keyed, OTHER, tried())
+    hook.release([shared], INSTANCE)
+    assert hook.submit(keyed, INSTANCE, tried(2)).outcome is REATTACHED
+    assert hook.release([shared], OTHER) == {shared: CancelOutcome.STILL_WANTED}
+    assert state_of(hook, shared) is TaskState.PENDING
+
+
+@on_the_newest_release
+@pytest.mark.parametrize("state", [TaskState.CANCELLED, TaskState.FAILED, TaskState.EXPIRED, None], ids=str)
+def test_a_key_whose_task_ended_badly_or_is_gone_does_not_keep_new_work_from_running(
+    hook: HorsiesHook, release: str, state: TaskState | None
+) -> None:
+    keyed = spec(1, idempotency_key="order-7")
+    first = hook.submit(keyed, INSTANCE, tried())
+    if state is None:
+        with hook.get_conn() as connection:
+            connection.execute("DELETE FROM horsies_tasks")
+    else:
+        end_task(hook, first.task_id, state, release)
+    other = hook.submit(keyed, OTHER, tried())
+    assert (other.outcome, other.task_id == first.task_id) == (SENT, False)
+    assert state_of(hook, other.task_id) is TaskState.PENDING
+    assert hook.submit(keyed, OTHER, tried(2)).outcome is REATTACHED
+
+
+# -- a cancel that has to wait -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def without_workers(hook: HorsiesHook, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a database on which no worker has ever started: horsies cannot record a cancelled task."""
+    hook.__dict__["horsies_schema"] = replace(hook.horsies_schema, worker_has_started=False)
+
+
+@pytest.mark.usefixtures("without_workers")
+def test_a_cancel_that_cannot_be_recorded_is_kept_and_carried_out_later(hook: HorsiesHook, make_hook: MakeHook) -> None:
+    first = hook.submit(spec(1), INSTANCE, tried())
+    assert hook.release([first.task_id], INSTANCE) == {first.task_id: CancelOutcome.REQUESTED}
+    assert state_of(hook, first.task_id) is TaskState.PENDING
+    # Not taken up again: it is as good as cancelled.
+    assert hook.submit(spec(1), INSTANCE, tried(2)).outcome is SENT
+    later = make_hook()
+    assert later._write(lambda wire: cancelling.carry_out_requests(wire)) == 1
+    assert later._write(lambda wire: cancelling.carry_out_requests(wire)) == 0
+    assert state_of(later, first.task_id) is TaskState.CANCELLED
+
+
+@pytest.mark.usefixtures("without_workers")
+def test_a_clear_does_not_depend_on_the_cancel(hook: HorsiesHook) -> None:
+    first = hook.submit(spec(1), INSTANCE, tried())
+    assert hook.submit(spec(1), INSTANCE, tried(2, clear_number=1)).outcome is SENT
+    requested = rows(hook, "SELECT horsies_task_id::text FROM airflow_horsies.cancel_requests")
+    assert requested == [(first.task_id,)]
+
+
+# -- the deployment and its tables ---------------------------------------------------------------------------------
+
+
+def test_a_deployment_that_nothing_tells_from_others_is_refused(
+    make_hook: MakeHook, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", "")
+    with pytest.raises(DeploymentUnknown, match=r"'namespace' in the extra of connection horsies_test.*base_url"):
+        make_hook(database).submit(spec(1), INSTANCE, tried())
+    assert rows(make_hook(database), "SELECT count(*) FROM horsies_tasks") == [(0,)]
+    named = make_hook(database, extra={"namespace": "ours"})
+    assert named.submit(spec(1), INSTANCE, tried()).outcome is SENT
+
+
+def test_a_newer_ledger_keeps_nobody_from_cancelling(hook: HorsiesHook, make_hook: MakeHook) -> None:
+    sent = hook.submit_many([spec(1), spec(2)], INSTANCE, tried())
+    with hook.get_conn() as connection:
+        connection.execute(
+            "INSERT INTO airflow_horsies.migrations (version, name, min_writer) VALUES (99, 'from the future', 99)"
+        )
+    older = make_hook()
+    with pytest.raises(LedgerNewer, match="it can read and cancel, but not submit"):
+        older.submit(spec(1), INSTANCE, tried(2))
+    assert older.cancel(sent[0].task_id) is CancelOutcome.CANCELLED
+    assert older.release([sent[1].task_id], INSTANCE) == {sent[1].task_id: CancelOutcome.CANCELLED}
+
+
+def test_a_newer_ledger_that_only_added_something_is_written(hook: HorsiesHook, make_hook: MakeHook) -> None:
+    hook.ensure_ledger()
+    with hook.get_conn() as connection:
+        connection.execute("INSERT INTO airflow_horsies.migrations (version, name) VALUES (99, 'one table more')")
+    assert make_hook().submit(spec(1), INSTANCE, tried()).outcome is SENT
+
+
+def test_the_moment_of_a_migration_can_be_chosen(
+    hook: HorsiesHook, make_hook: MakeHook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__HORSIES__AUTO_MIGRATE", "False")
+    task_id = hook.enqueue(spec(1))
+    with pytest.raises(LedgerOutdated, match="run 'airflow horsies db migrate'"):
+        hook.submit(spec(1), INSTANCE, tried())
+    assert hook.ledger_version() == 0
+    assert hook.cancel(task_id) is CancelOutcome.CANCELLED
+    monkeypatch.setenv("AIRFLOW__HORSIES__AUTO_MIGRATE", "True")
+    assert make_hook().submit(spec(1), INSTANCE, tried()).outcome is SENT
+
+
+# -- what an older release left ------------------------------------------------------------------------------------
+
+
+def forget_identity(hook: HorsiesHook) -> None:
+    """As a release recorded it that knew neither."""
+    with hook.get_conn() as connection:
+        connection.execute(
+            "UPDATE airflow_horsies.submissions SET run_key = NULL, clear_number = NULL, max_tries = NULL, work = NULL"
+        )
+
+
+def test_what_an_older_release_submitted_is_reattached_to_by_its_command(hook: HorsiesHook, release: str) -> None:
+    first = hook.submit_many([spec(1), spec(2), spec(3)], INSTANCE, tried())
+    end_task(hook, first[0].task_id, TaskState.COMPLETED, release)
+    forget_identity(hook)
+    again = hook.submit_many([spec(1), spec(7), spec(3)], INSTANCE, tried(2))
+    assert [sent.outcome for sent in again] == [ADOPTED, SENT, REATTACHED]
+    assert state_of(hook, first[1].task_id) is TaskState.CANCELLED
+    assert latest_task_ids(hook.submissions_of(INSTANCE)) == [sent.task_id for sent in again]
+
+
+def test_what_an_older_release_submitted_is_run_again_where_a_clear_cannot_be_ruled_out(
+    hook: HorsiesHook, release: str
+) -> None:
+    first = hook.submit(spec(1), INSTANCE, tried())
+    end_task(hook, first.task_id, TaskState.COMPLETED, release)
+    forget_identity(hook)
+    assert hook.submit(spec(1), INSTANCE, tried(2, clear_number=1)).outcome is SENT
+
+
+def test_tables_of_an_older_release_are_migrated_with_what_is_in_them(hook: HorsiesHook, make_hook: MakeHook) -> None:
+    sent = hook.submit_many([spec(1), spec(2)], INSTANCE, tried())
+    with psycopg.connect(**hook.connect_args) as connection:
+        connection.execute(
+            """
+            DROP VIEW airflow_horsies.known_submissions;
+            DROP TABLE airflow_horsies.cancel_requests;
+            ALTER TABLE airflow_horsies.submissions
+                DROP CONSTRAINT submissions_pkey, DROP COLUMN run_key, DROP COLUMN clear_number, DROP COLUMN max_tries,
+                DROP COLUMN work, DROP COLUMN occurrence, DROP COLUMN place, DROP COLUMN released_at,
+                ADD PRIMARY KEY (namespace, dag_id, run_id, task_id, map_index, position, life, round);
+            ALTER TABLE airflow_horsies.migrations DROP COLUMN min_writer;
+            DELETE FROM airflow_horsies.migrations WHERE version >= 4
+            """
+        )
+    newer = make_hook()
+    assert batch_task_ids(newer.submissions_of(INSTANCE), life=1, size=None) == [each.task_id for each in sent]
+    assert [each.outcome for each in newer.submit_many([spec(1), spec(2)], INSTANCE, tried(2))] == [REATTACHED] * 2

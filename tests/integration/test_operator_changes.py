@@ -1,0 +1,296 @@
+"""Operators whose DAG, settings or processes change while their tasks are under way, on a real database."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import TaskDeferred
+
+from airflow_horsies import task_operator
+from airflow_horsies.airflow_instance import InstanceState
+from airflow_horsies.embedded.postgres import EmbeddedPostgres
+from airflow_horsies.exceptions import BatchFailed, QueueNotServed, TaskNotFound
+from airflow_horsies.hook import HorsiesHook
+from airflow_horsies.models import TaskState, latest_task_ids
+from airflow_horsies.operators import HorsiesBatchOperator, HorsiesOperator
+from airflow_horsies.outcomes import TaskTimedOut
+from airflow_horsies.task_operator import HorsiesTaskOperator
+from tests.integration.releases import MOVED
+from tests.integration.test_changes import INSTANCE
+from tests.integration.test_submit import end_task, rows
+from tests.integration.test_triggers import CONN_ID, event_of, run, store_connection
+
+pytestmark = pytest.mark.parametrize("release", [MOVED], indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def stored_connection(monkeypatch: pytest.MonkeyPatch, postgres: EmbeddedPostgres, database: str) -> None:
+    store_connection(monkeypatch, postgres, database)
+
+
+def context(**changed: Any) -> dict[str, Any]:
+    """As much of Airflow's context as operators ask for."""
+    ti = SimpleNamespace(
+        dag_id=INSTANCE.dag_id,
+        run_id=INSTANCE.run_id,
+        task_id=INSTANCE.task_id,
+        map_index=-1,
+        **{"try_number": 1, "max_tries": 2, "start_date": datetime.now(UTC), **changed},
+        xcom_push=lambda **_: None,
+        task=None,
+    )
+    dag_run = SimpleNamespace(start_date=datetime(2026, 1, 1, tzinfo=UTC), clear_number=0)
+    return {"ti": ti, "dag_run": dag_run, "dag": SimpleNamespace(dag_id=INSTANCE.dag_id, dagrun_timeout=None)}
+
+
+def one(**given: Any) -> HorsiesOperator:
+    defaults = {"task_id": "load", "task_name": "add", "kwargs": {"a": 1, "b": 2}, "show_logs": False}
+    waiting = {"horsies_conn_id": CONN_ID, "deferrable": True, "inline_wait": timedelta(0)}
+    return HorsiesOperator(**{**defaults, **waiting, **given})
+
+
+def batch(size: int = 3, **given: Any) -> HorsiesBatchOperator:
+    items = [{"a": n, "b": 0} for n in range(size)]
+    waiting = {"horsies_conn_id": CONN_ID, "deferrable": True, "inline_wait": timedelta(0)}
+    return HorsiesBatchOperator(**{"task_id": "load", "task_name": "add", "items": items, **waiting, **given})
+
+
+def defer(operator: HorsiesTaskOperator) -> Any:
+    with pytest.raises(TaskDeferred) as deferred:
+        operator.execute(context())
+    return deferred.value.trigger
+
+
+def ids_of(hook: HorsiesHook) -> list[str]:
+    return latest_task_ids(hook.submissions_of(INSTANCE))
+
+
+def test_a_batch_that_failed_is_a_failure_though_retries_were_edited_meanwhile(hook: HorsiesHook, release: str) -> None:
+    trigger = defer(batch(retries=2))
+    for task_id in ids_of(hook):
+        end_task(hook, task_id, TaskState.FAILED, release)
+    event = run(event_of(trigger))
+    with pytest.raises(BatchFailed, match="3 of 3 tasks did not complete"):
+        batch(retries=1).execute_complete(context(), event)
+
+
+def test_the_namespace_of_the_connection_may_change_while_a_batch_waits(
+    hook: HorsiesHook, release: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trigger = defer(batch())
+    for task_id in ids_of(hook):
+        end_task(hook, task_id, TaskState.COMPLETED, release)
+    name = f"AIRFLOW_CONN_{CONN_ID.upper()}"
+    moved = {**json.loads(os.environ[name]), "extra": {"namespace": "moved"}}
+    monkeypatch.setenv(name, json.dumps(moved))
+    event = run(event_of(trigger))
+    assert event["reason"] == "ended"
+    assert batch().execute_complete(context(), event) == [1, 1, 1]
+
+
+def test_a_connection_that_leads_elsewhere_is_an_error_and_no_success(
+    hook: HorsiesHook,
+    postgres: EmbeddedPostgres,
+    template: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trigger, single = defer(batch()), defer(one(task_id="load"))
+    postgres.create_database("elsewhere", template=template)
+    try:
+        store_connection(monkeypatch, postgres, "elsewhere")
+        for waiting, operator in ((trigger, batch()), (single, one())):
+            event = run(event_of(waiting))
+            assert event["reason"] == "not_found"
+            with pytest.raises(TaskNotFound):
+                operator.execute_complete(context(), event)
+    finally:
+        postgres.drop_database("elsewhere")
+
+
+def test_the_bound_on_failures_is_the_one_that_was_agreed(hook: HorsiesHook, release: str) -> None:
+    trigger = defer(batch(max_failures=0))
+    ids = ids_of(hook)
+    end_task(hook, ids[0], TaskState.FAILED, release)
+    event = run(event_of(trigger))
+    assert event["reason"] == "decided"
+    with pytest.raises(BatchFailed, match="more than the 0 allowed; 2 were cancelled"):
+        batch(max_failures=2).execute_complete(context(), event)
+    assert [hook.get_task(task_id).state for task_id in ids[1:]] == [TaskState.CANCELLED] * 2
+
+
+@pytest.mark.parametrize("operator", [one, batch], ids=["one", "batch"])
+def test_an_end_that_was_announced_too_early_is_waited_for(hook: HorsiesHook, operator: Any) -> None:
+    trigger = defer(operator())
+    event = {**trigger._payload(task_operator.Reason.ENDED), "deadline": None}
+    with pytest.raises(TaskDeferred) as again:
+        operator().execute_complete(context(), event)
+    assert again.value.trigger.serialize() == trigger.serialize()
+
+
+def test_a_stored_event_of_an_older_release_still_ends_well(hook: HorsiesHook, release: str) -> None:
+    defer(batch())
+    for task_id in ids_of(hook):
+        end_task(hook, task_id, TaskState.COMPLETED, release)
+    old_event = {"reason": "ended", "message": None, "task_ids": []}
+    assert batch().execute_complete(context(), old_event) == [1, 1, 1]
+
+
+@pytest.mark.parametrize("state", [TaskState.COMPLETED, TaskState.FAILED, None], ids=str)
+@pytest.mark.parametrize("deferrable", [True, False], ids=["deferred", "waiting"])
+def test_a_time_out_that_finds_the_work_done_is_a_success(
+    hook: HorsiesHook, release: str, state: TaskState | None, deferrable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operator = one(deferrable=deferrable, execution_timeout=timedelta(seconds=1))
+    release_tasks = HorsiesHook.release
+
+    def end_first(self: HorsiesHook, task_ids: Any, task_instance: Any) -> Any:
+        # Between the last read and the cancel.
+        if state is not None:
+            end_task(hook, ids_of(hook)[0], state, release)
+        return release_tasks(self, task_ids, task_instance)
+
+    monkeypatch.setattr(HorsiesHook, "release", end_first)
+    if deferrable:
+        event = run(event_of(defer(operator)))
+        assert event["reason"] == "timed_out"
+
+        def end() -> Any:
+            return one(execution_timeout=timedelta(seconds=1)).execute_complete(context(), event)
+    else:
+
+        def end() -> Any:
+            return operator.execute(context())
+
+    if state is TaskState.COMPLETED:
+        assert end() == 1
+        return
+    with pytest.raises(Exception) as ended:
+        end()
+    assert isinstance(ended.value, TaskTimedOut) is (state is None)
+    assert hook.get_task(ids_of(hook)[0]).state is (state or TaskState.CANCELLED)
+
+
+def test_a_time_out_after_a_look_at_the_queue_cancels_too(hook: HorsiesHook, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HorsiesTaskOperator, "_waits_unserved", lambda self, hook: False)
+    operator = one(deferrable=False, queue_timeout=timedelta(seconds=0.2), execution_timeout=timedelta(seconds=0.8))
+    with pytest.raises(TaskTimedOut):
+        operator.execute(context())
+    assert hook.get_task(ids_of(hook)[0]).state is TaskState.CANCELLED
+
+
+@pytest.mark.parametrize("limit", ["queue_timeout", "execution_timeout"])
+def test_a_time_out_before_any_worker_ever_started_is_told_and_the_task_cancelled_later(
+    hook: HorsiesHook, limit: str
+) -> None:
+    with hook.get_conn() as connection:
+        # A worker makes it when it starts for the first time.
+        for (made,) in connection.execute(
+            "SELECT oid::regprocedure::text FROM pg_proc WHERE proname = 'horsies_task_provenance_staged'"
+        ).fetchall():
+            connection.execute(f"DROP FUNCTION {made} CASCADE")
+    operator = one(deferrable=False, queue="nobody", **{limit: timedelta(seconds=0.3)})
+    expected = QueueNotServed if limit == "queue_timeout" else TaskTimedOut
+    with pytest.raises(expected, match="cancelled as soon as horsies can record that"):
+        operator.execute(context())
+    assert rows(hook, "SELECT count(*) FROM airflow_horsies.cancel_requests") == [(1,)]
+
+
+@pytest.mark.parametrize("change", ["retry back-off", "delay"])
+def test_a_task_that_is_to_wait_is_not_taken_for_one_that_nobody_serves(hook: HorsiesHook, change: str) -> None:
+    delay = timedelta(hours=1) if change == "delay" else None
+    trigger = defer(one(queue="nobody", delay=delay, queue_timeout=timedelta(seconds=0.3)))
+    if change == "retry back-off":
+        with hook.get_conn() as connection:
+            connection.execute("UPDATE horsies_tasks SET retry_count = 1")
+    trigger.deadline = (datetime.now(UTC) + timedelta(seconds=1)).isoformat()
+    assert run(event_of(trigger))["reason"] == "timed_out"
+
+
+# -- a process that is told to end -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def airflow_says(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def say(state: InstanceState | None) -> None:
+        monkeypatch.setattr(task_operator, "read_state", lambda instance: state)
+
+    return say
+
+
+@pytest.mark.parametrize(
+    ("state", "is_cancelled"),
+    [
+        (InstanceState(True, "running"), False),
+        (InstanceState(True, "up_for_retry"), False),
+        (None, False),
+        (InstanceState(True, "failed"), True),
+        (InstanceState(True, "restarting"), True),
+        (InstanceState(False), True),
+    ],
+    ids=["drained worker", "lost heartbeat", "Airflow is silent", "marked", "cleared", "run deleted"],
+)
+def test_only_a_persons_wish_cancels(
+    hook: HorsiesHook, airflow_says: Any, state: InstanceState | None, is_cancelled: bool
+) -> None:
+    airflow_says(state)
+    operator = one()
+    defer(operator)
+    operator.on_kill()
+    expected = TaskState.CANCELLED if is_cancelled else TaskState.PENDING
+    assert hook.get_task(ids_of(hook)[0]).state is expected
+
+
+def test_a_kill_in_the_middle_of_a_submission_cancels_what_was_sent(
+    hook: HorsiesHook, airflow_says: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    airflow_says(InstanceState(True, "failed"))
+    operator = one()
+    submit_many = HorsiesHook.submit_many
+
+    def kill_after_commit(self: HorsiesHook, *args: Any) -> Any:
+        sent = submit_many(self, *args)
+        operator.on_kill()
+        return sent
+
+    monkeypatch.setattr(HorsiesHook, "submit_many", kill_after_commit)
+    with pytest.raises(BaseException):  # noqa: B017 - what follows a kill is nobody's concern
+        operator.execute(context())
+    assert hook.get_task(ids_of(hook)[0]).state is TaskState.CANCELLED
+
+
+def test_a_kill_in_the_middle_of_a_cancel_does_not_wait_for_itself(
+    hook: HorsiesHook, airflow_says: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The signal interrupts a cancel that holds the task's row, on another connection of the same process."""
+    airflow_says(InstanceState(True, "failed"))
+    operator = one(deferrable=False, execution_timeout=timedelta(seconds=0.2))
+    before = signal.signal(signal.SIGUSR1, lambda *_: operator.on_kill())
+    release_tasks = HorsiesHook.release
+
+    def slowly(self: HorsiesHook, task_ids: Any, task_instance: Any) -> Any:
+        with hook.get_conn() as connection:
+            connection.execute("SELECT id FROM horsies_tasks FOR UPDATE")
+            os.kill(os.getpid(), signal.SIGUSR1)
+            time.sleep(0.1)
+        return release_tasks(self, task_ids, task_instance)
+
+    monkeypatch.setattr(HorsiesHook, "release", slowly)
+    done = threading.Event()
+    watchdog = threading.Timer(60, lambda: done.is_set() or os.kill(os.getpid(), signal.SIGABRT))
+    watchdog.start()
+    try:
+        with pytest.raises(TaskTimedOut):
+            operator.execute(context())
+    finally:
+        done.set()
+        watchdog.cancel()
+        signal.signal(signal.SIGUSR1, before)
+    assert hook.get_task(ids_of(hook)[0]).state is TaskState.CANCELLED
