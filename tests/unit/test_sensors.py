@@ -16,6 +16,7 @@ from airflow.sdk import DAG, task
 from airflow.serialization import serialized_objects
 
 from airflow_horsies import sensors
+from airflow_horsies.airflow_instance import InstanceState
 from airflow_horsies.exceptions import DatabaseUnreachable, HorsiesError, InvalidTask, TaskNotFound
 from airflow_horsies.models import QueueDepth, Submission, TaskInstanceKey, TaskState, TaskView
 from airflow_horsies.sensors import HorsiesQueueSensor, HorsiesSensor
@@ -316,6 +317,27 @@ def test_other_task_instance_is_waited_for_until_it_submits_and_ends(
     assert sensor.poke(context()) is False
     hook.states[OTHER_ID] = TaskState.COMPLETED
     assert sensor.poke(context()) is True
+
+
+@pytest.mark.parametrize(
+    ("state", "is_done"),
+    [
+        (InstanceState(exists=True, state="success"), True),
+        (InstanceState(exists=True, state="failed"), True),
+        (None, True),
+        (InstanceState(exists=True, state=None), False),
+        (InstanceState(exists=True, state="running"), False),
+        (InstanceState(exists=False), False),
+    ],
+    ids=["succeeded", "failed", "Airflow is silent", "cleared", "runs again", "run deleted"],
+)
+def test_what_was_submitted_before_a_clear_is_no_longer_waited_for(
+    hook: FakeHook, monkeypatch: pytest.MonkeyPatch, state: InstanceState | None, is_done: bool
+) -> None:
+    monkeypatch.setattr(sensors, "read_state", lambda instance: state)
+    hook.submissions[TaskInstanceKey(dag_id="sales", run_id="r", task_id="load")] = [submission(ID)]
+    hook.states = {ID: TaskState.COMPLETED}
+    assert make_external().poke(context()) is is_done
 
 
 def test_clear_between_two_looks_is_no_failure(hook: FakeHook, monkeypatch: pytest.MonkeyPatch) -> None:

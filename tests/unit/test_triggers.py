@@ -329,6 +329,33 @@ def test_kill_is_done_to_its_end_though_airflow_repeats_the_cancellation(
     assert hook.cancelled == [ID]
 
 
+@pytest.mark.parametrize("kill_seconds", [5.0, 0.0], ids=["in time", "in the background"])
+def test_kill_is_tried_until_the_database_is_back(monkeypatch: pytest.MonkeyPatch, kill_seconds: float) -> None:
+    hook = FakeHook()
+    trigger = HorsiesTrigger(task_ids=[ID], task_instance=INSTANCE)
+    trigger._log = logging.getLogger("the trigger")
+    away = [DatabaseUnreachable("gone")] * 3
+
+    async def release(task_ids: Collection[str], task_instance: TaskInstanceKey) -> None:
+        if away:
+            raise away.pop()
+        hook.cancelled += task_ids
+
+    monkeypatch.setattr(hook, "release_async", release)
+    monkeypatch.setattr(trigger, "_hook", lambda: hook)
+    monkeypatch.setattr(triggers, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(triggers, "KILL_SECONDS", kill_seconds)
+    monkeypatch.setattr(triggers, "read_state_async", answering("failed"))
+
+    async def drive() -> None:
+        await trigger.on_kill()
+        while triggers._unfinished:
+            await asyncio.sleep(0.01)
+
+    asyncio.run(asyncio.wait_for(drive(), 10))
+    assert hook.cancelled == [ID]
+
+
 @pytest.mark.parametrize("map_index", [-1, 2], ids=["one", "mapped"])
 @pytest.mark.parametrize(
     ("state", "cancelled"),
@@ -423,6 +450,20 @@ def test_submission_is_waited_for_until_its_end_means_something(state: TaskState
         task_instance=INSTANCE, failed_states=["FAILED"], poll_seconds=0.02, deadline=soon()
     )
     assert run(trigger, hook)["reason"] == reason
+
+
+def test_submission_of_an_instance_that_was_cleared_since_is_not_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    states = iter(["queued", "running", "success"])
+
+    async def read_state(instance: TaskInstanceKey) -> InstanceState:
+        return InstanceState(exists=True, state=next(states))
+
+    monkeypatch.setattr(triggers, "SETTLE_SECONDS", 0.01)
+    monkeypatch.setattr(triggers, "read_state_async", read_state)
+    hook = FakeHook({ID: TaskState.COMPLETED})
+    hook.submissions = [submission(0, task_id=ID)]
+    assert run(HorsiesSubmissionTrigger(task_instance=INSTANCE, poll_seconds=0.02), hook)["reason"] == "ended"
+    assert list(states) == []
 
 
 def test_task_instance_that_never_submits_is_waited_for_until_the_deadline() -> None:
