@@ -378,6 +378,7 @@ class HorsiesSubmissionTrigger(HorsiesSensorTrigger):
         self, hook: HorsiesHook, waiter: Waiter, task_ids: list[str]
     ) -> tuple[Reason | None, list[str]]:
         """What the end of the tasks means, or no reason and the ids of newer ones."""
+        pause = SETTLE_SECONDS
         while True:
             await self._hear(waiter)
             # A clear cancels the old tasks and submits new ones at once, so only the ends of the latest count.
@@ -388,7 +389,8 @@ class HorsiesSubmissionTrigger(HorsiesSensorTrigger):
             if reason is Reason.ENDED and not await self._has_ended():
                 # It was cleared or made again, and is about to submit; or it ends any moment.
                 reason = None
-                await asyncio.sleep(SETTLE_SECONDS)
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, max(self.poll_seconds, SETTLE_SECONDS))
             if reason is None and self._is_over():
                 reason = Reason.TIMED_OUT
             if reason is not None:

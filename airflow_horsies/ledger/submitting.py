@@ -164,6 +164,7 @@ class _Round:
             "good_until": None if good_until is None else good_until.isoformat(),
             "work": rf"\x{self.item.work.hex()}",
             "occurrence": self.item.occurrence,
+            "taken_up": self.horsies_task_id != self.task.id,
         }
 
     def use_round(self, number: int) -> None:

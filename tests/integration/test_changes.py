@@ -228,6 +228,17 @@ def test_a_shared_task_is_cancelled_with_its_last_submission_only(hook: HorsiesH
 
 
 @on_the_newest_release
+def test_a_task_that_somebody_outside_of_airflow_sent_is_never_cancelled_with_a_task_instance(
+    hook: HorsiesHook,
+) -> None:
+    keyed = spec(1, idempotency_key="order-7")
+    sent = hook.enqueue(keyed)
+    assert hook.submit(keyed, INSTANCE, tried()).task_id == sent
+    assert hook.release([sent], INSTANCE) == {sent: CancelOutcome.STILL_WANTED}
+    assert state_of(hook, sent) is TaskState.PENDING
+
+
+@on_the_newest_release
 def test_a_task_that_was_let_go_of_and_is_wanted_again_counts_again(hook: HorsiesHook) -> None:
     keyed = spec(1, idempotency_key="order-7")
     shared = hook.submit(keyed, INSTANCE, tried()).task_id
@@ -373,6 +384,7 @@ def test_tables_of_an_older_release_are_migrated_with_what_is_in_them(hook: Hors
             ALTER TABLE airflow_horsies.submissions
                 DROP CONSTRAINT submissions_pkey, DROP COLUMN run_key, DROP COLUMN clear_number, DROP COLUMN max_tries,
                 DROP COLUMN work, DROP COLUMN occurrence, DROP COLUMN place, DROP COLUMN released_at,
+                DROP COLUMN taken_up,
                 ADD PRIMARY KEY (namespace, dag_id, run_id, task_id, map_index, position, life, round);
             ALTER TABLE airflow_horsies.migrations DROP COLUMN min_writer;
             DELETE FROM airflow_horsies.migrations WHERE version >= 4

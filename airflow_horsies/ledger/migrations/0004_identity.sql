@@ -9,6 +9,8 @@ ALTER TABLE airflow_horsies.submissions
     ADD COLUMN occurrence integer NOT NULL DEFAULT 0,
     -- Where the item stands in its batch now: NULL as at first, -1 where it is no longer asked for.
     ADD COLUMN place integer,
+    -- Somebody else had sent the task under the same idempotency key.
+    ADD COLUMN taken_up boolean NOT NULL DEFAULT FALSE,
     -- The task instance no longer wants the task, which others may share.
     ADD COLUMN released_at timestamptz,
     DROP CONSTRAINT submissions_pkey,

@@ -1,5 +1,6 @@
--- Which of these tasks another task instance still wants: they share it by an idempotency key.
-SELECT DISTINCT horsies_task_id::text AS horsies_task_id
+-- Which of these tasks somebody else wants: another task instance that shares it by an idempotency key, or whoever sent
+-- it without telling us.
+SELECT horsies_task_id::text AS horsies_task_id
 FROM airflow_horsies.known_submissions
 WHERE
     horsies_task_id = ANY(%(ids)s::uuid[])
@@ -7,3 +8,9 @@ WHERE
     AND is_latest
     AND (namespace, dag_id, run_id, task_id, map_index)
     <> (%(namespace)s, %(dag_id)s, %(run_id)s, %(task_id)s, %(map_index)s::integer)
+UNION
+SELECT horsies_task_id::text
+FROM airflow_horsies.submissions
+WHERE horsies_task_id = ANY(%(ids)s::uuid[])
+GROUP BY horsies_task_id
+HAVING bool_and(taken_up)
