@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any, Self, TypeAlias, TypeVar
+from typing import Any, Self, TypeVar
 
 from airflow.providers.common.compat.connection import get_async_connection
 from airflow.providers.common.compat.sdk import conf
 from airflow.providers.postgres.hooks import postgres as postgres_module
 from airflow.providers.postgres.hooks.postgres import PostgresHook
 
-from airflow_horsies.database import Database, Listener, Session, run_async
-from airflow_horsies.exceptions import DeploymentUnknown, InvalidTask
+from airflow_horsies.database import Database, Listener, Session, misses_the_schema
+from airflow_horsies.exceptions import DeploymentUnknown, HorsiesError, InvalidTask, TaskNotFound
 from airflow_horsies.ledger import schema as ledger_schema
 from airflow_horsies.ledger.schema import Migration
+from airflow_horsies.pool import pool_of
 from airflow_horsies.wire.encoding import DEFAULT_MAX_PAYLOAD_BYTES
-from airflow_horsies.wire.schema import Schema, detect_schema
+from airflow_horsies.wire.known import KnownSchema, WireScript, writing
+from airflow_horsies.wire.schema import Schema
 from airflow_horsies.wire.statement import Script
-from airflow_horsies.wire.statements import Wire
 
 T = TypeVar("T")
-WireScript: TypeAlias = Callable[[Wire], Script[T]]
 
 DEFAULT_NAMESPACE = "default"
 LISTEN_NOTIFY = "notify"
@@ -61,6 +61,8 @@ DEFAULT_CONNECT_ARGS: Mapping[str, Any] = {
     "keepalives_idle": 30,
     "keepalives_interval": 10,
     "keepalives_count": 3,
+    # Milliseconds until what was sent must have arrived: keepalives are not sent while something is under way.
+    "tcp_user_timeout": 30_000,
 }
 
 
@@ -91,10 +93,10 @@ class ConnectedHook(PostgresHook):
         """A new connection of the driver that Airflow's Postgres provider uses; the caller closes it."""
         return self._postgres.connect()
 
-    @cached_property
+    @property
     def horsies_schema(self) -> Schema:
         """The horsies schema that was found; SchemaMissing or SchemaUnsupported where there is none to speak with."""
-        return self._session.run(detect_schema)
+        return self._session.run(self._known_schema.find)
 
     @property
     def namespace(self) -> str:
@@ -167,6 +169,10 @@ class ConnectedHook(PostgresHook):
         return Session(self._postgres)
 
     @cached_property
+    def _known_schema(self) -> KnownSchema:
+        return KnownSchema()
+
+    @cached_property
     def _extra(self) -> dict[str, Any]:
         return _given(self.connection.extra_dejson)
 
@@ -220,12 +226,18 @@ class ConnectedHook(PostgresHook):
         )
 
     def _read(self, make_script: WireScript[T], *, pipelined: bool = True) -> T:
-        wire = Wire(self.horsies_schema)
-        return self._session.run(lambda: make_script(wire), pipelined=pipelined)
+        """Run a script on the wire; once more if the schema turns out to be another one than was known."""
+        known = self._known_schema
+        try:
+            return self._session.run(lambda: known.speak(make_script), pipelined=pipelined)
+        except HorsiesError as error:
+            if not (isinstance(error, TaskNotFound) or misses_the_schema(error)):
+                raise
+        known.doubt()
+        return self._session.run(lambda: known.speak(make_script), pipelined=pipelined)
 
     def _write(self, make_script: WireScript[T], *, pipelined: bool = True) -> T:
-        self.horsies_schema.require_writable()
-        return self._read(make_script, pipelined=pipelined)
+        return self._read(writing(make_script), pipelined=pipelined)
 
     @property
     def _make_ledger(self) -> Callable[[], Script[list[Migration]]]:
@@ -241,21 +253,10 @@ class ConnectedHook(PostgresHook):
         return self._postgres
 
     async def _read_async(self, make_script: WireScript[T]) -> T:
-        database = await self._postgres_async()
-        with database.translated():
-            async with await database.connect_async() as connection:
-                await connection.set_autocommit(True)
-                wire = Wire(await run_async(connection, detect_schema))
-                return await run_async(connection, lambda: make_script(wire))
+        return await pool_of(await self._postgres_async()).speak(make_script)
 
     async def _write_async(self, make_script: WireScript[T]) -> T:
-        database = await self._postgres_async()
-        with database.translated():
-            async with await database.connect_async() as connection:
-                await connection.set_autocommit(True)
-                schema = await run_async(connection, detect_schema)
-                schema.require_writable()
-                return await run_async(connection, lambda: make_script(Wire(schema)))
+        return await self._read_async(writing(make_script))
 
 
 def _given(extra: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,15 +6,20 @@ provider picks it; the asynchronous side is always ``psycopg``.
 
 from __future__ import annotations
 
+import asyncio
 import io
+import os
+import random
 import select
+import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
-from typing import Any, NoReturn, TypeVar, overload
+from typing import Any, Generic, NoReturn, TypeVar, overload
+from weakref import WeakKeyDictionary
 
 import psycopg
 import psycopg2
@@ -22,10 +27,13 @@ from psycopg.conninfo import conninfo_to_dict
 
 from airflow_horsies.exceptions import (
     AccessDenied,
+    DatabaseBusy,
     DatabaseError,
     DatabaseUnreachable,
+    HistoryPartitionMissing,
     ListenUnavailable,
 )
+from airflow_horsies.wire.limiting import limit_transaction
 from airflow_horsies.wire.listening import TASK_DONE
 from airflow_horsies.wire.statement import CopyIn, Row, Rows, Script, Statement
 
@@ -36,8 +44,57 @@ DRIVER_ERRORS: tuple[type[Exception], ...] = (psycopg.Error, psycopg2.Error)
 # A serialisation failure, a deadlock, or two first claims of one idempotency key: nothing was committed.
 RERUN_SQLSTATES = frozenset({"40001", "40P01", "23505"})
 RERUN_PAUSES_SECONDS = (0.2, 2.0)
+# No server, or it went away: a shutdown, a start, idle for too long, no connection left. Class 08 is the same.
+LOST_SQLSTATES = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "53300"})
+# A lock that could not be had in time, and a statement that was cancelled or took too long.
+BUSY_SQLSTATES = frozenset({"55P03", "57014"})
+# Conflicts between transactions, and resources that are used up.
+BUSY_CLASSES = ("40", "53")
 POOLER_TRIALS = 3
 COPIED_AT_ONCE = 500
+# For all hosts of a connection together; libpq's connect_timeout is for each of them.
+CONNECT_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long a statement may wait for a lock, run on the server, and stay without an answer.
+
+    A stricter limit that the database or the role has is kept.
+    """
+
+    lock_seconds: float = 10.0
+    statement_seconds: float = 20.0
+    answer_seconds: float = 30.0
+
+    @property
+    def statement(self) -> Statement:
+        return limit_transaction(lock_seconds=self.lock_seconds, statement_seconds=self.statement_seconds)
+
+
+LIMITS = Limits()
+
+
+class Backoff:
+    """Pauses that grow, each shortened by chance: many who were refused at once do not come back at once."""
+
+    def __init__(self, first_seconds: float, most_seconds: float) -> None:
+        self._first = min(first_seconds, most_seconds)
+        self._most = most_seconds
+        self._next = self._first
+
+    def next_pause(self) -> float:
+        pause = self._next
+        self._next = min(pause * 2, self._most)
+        return jittered(pause)
+
+    def reset(self) -> None:
+        self._next = self._first
+
+
+def jittered(seconds: float) -> float:
+    """From half of it to all of it."""
+    return random.uniform(seconds / 2, seconds)  # noqa: S311
 
 
 def args_of_url(url: str) -> dict[str, Any]:
@@ -75,12 +132,18 @@ class Database:
         args = self.connect_args if args is None else args
         with self.translated():
             if self.use_psycopg:
-                return psycopg.connect(**args)
+                return psycopg.connect(**_unprepared(args))
             return psycopg2.connect(**args)
 
     async def connect_async(self, args: Mapping[str, Any] | None = None) -> psycopg.AsyncConnection[Any]:
+        """A new asynchronous connection in autocommit mode; DatabaseUnreachable if it cannot be had in time."""
+        args = self.connect_args if args is None else args
         with self.translated():
-            return await psycopg.AsyncConnection.connect(**(self.connect_args if args is None else args))
+            try:
+                async with asyncio.timeout(CONNECT_SECONDS):
+                    return await psycopg.AsyncConnection.connect(**_unprepared(args), autocommit=True)
+            except TimeoutError:
+                raise psycopg.OperationalError(f"no connection within {CONNECT_SECONDS:.0f} s") from None
 
     @contextmanager
     def translated(self) -> Iterator[None]:
@@ -101,7 +164,31 @@ class Database:
             raise DatabaseUnreachable(f"{self.address} does not exist: {said}") from error
         if is_connection_lost(error):
             raise DatabaseUnreachable(f"{self.address} cannot be reached: {said}") from error
+        if is_busy(error):
+            raise DatabaseBusy(f"{self.address} refused a statement for now: {said}") from error
+        if _lacks_history_partition(error):
+            raise HistoryPartitionMissing(HISTORY_PARTITION_MISSING.format(address=self.address)) from error
         raise DatabaseError(f"{self.address} refused a statement: {said}") from error
+
+
+class PerLoop(Generic[T]):
+    """One value per event loop and key, made when it is first asked for."""
+
+    def __init__(self) -> None:
+        self._values: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Hashable, T]] = WeakKeyDictionary()
+
+    def get(self, key: Hashable, make: Callable[[], T]) -> T:
+        # A value refers to its loop, so the entry of a loop that was closed would stay for ever.
+        for closed in [loop for loop in self._values if loop.is_closed()]:
+            del self._values[closed]
+        values = self._values.setdefault(asyncio.get_running_loop(), {})
+        if key not in values:
+            values[key] = make()
+        return values[key]
+
+    def __len__(self) -> int:
+        """For how many event loops there are values."""
+        return len(self._values)
 
 
 class Session:
@@ -129,12 +216,11 @@ class Session:
                     return outcome
                 except DRIVER_ERRORS as error:
                     _roll_back(connection)
-                    is_lost = is_connection_lost(error) or connection.closed
-                    if is_lost:
+                    if is_connection_lost(error) or connection.closed:
                         self.close()
-                    if pause_seconds is None or not (is_lost or sqlstate_of(error) in RERUN_SQLSTATES):
+                    if pause_seconds is None or not asks_for_rerun(error, connection):
                         raise
-                    time.sleep(pause_seconds)
+                    time.sleep(jittered(pause_seconds))
                 except BaseException:
                     _roll_back(connection)
                     raise
@@ -212,18 +298,65 @@ def _pipeline(connection: Any) -> AbstractContextManager[psycopg.Pipeline | None
     return nullcontext()
 
 
-async def run_async(connection: psycopg.AsyncConnection[Any], make_script: Callable[[], Script[T]]) -> T:
-    """Run a script in one transaction on a connection the caller owns, in autocommit mode."""
-    async with connection.transaction(), connection.cursor() as cursor:
-        script = make_script()
-        try:
-            statement = next(script)
-            while True:
-                await cursor.execute(_query(statement), statement.params or None)
-                statement = script.send(_as_rows(cursor, await cursor.fetchall() if cursor.description else []))
-        except StopIteration as stop:
-            outcome: T = stop.value
-            return outcome
+async def run_async(
+    connection: psycopg.AsyncConnection[Any], make_script: Callable[[], Script[T]], limits: Limits = LIMITS
+) -> T:
+    """Run a script in one transaction on a connection the caller owns, in autocommit mode; within the limits."""
+    with _Patience(connection, limits.answer_seconds) as patience:
+        async with connection.transaction(), connection.cursor() as cursor:
+            await cursor.execute(_query(limits.statement), limits.statement.params)
+            script = make_script()
+            try:
+                statement = next(script)
+                while True:
+                    patience.renew()
+                    await cursor.execute(_query(statement), statement.params or None)
+                    statement = script.send(_as_rows(cursor, await cursor.fetchall() if cursor.description else []))
+            except StopIteration as stop:
+                patience.renew()
+                outcome: T = stop.value
+                return outcome
+
+
+class _Patience:
+    """Closes a connection whose server does not answer in time, so that whoever waits for it is told.
+
+    A time-out around the wait would not do: a transaction that is left asks the server again.
+    """
+
+    def __init__(self, connection: psycopg.AsyncConnection[Any], seconds: float) -> None:
+        self._connection = connection
+        self._seconds = seconds
+        self._is_over = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def renew(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(self._seconds, self._give_up)
+
+    def _give_up(self) -> None:
+        self._is_over = True
+        hang_up(self._connection)
+
+    def __enter__(self) -> _Patience:
+        self.renew()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._is_over and isinstance(error, psycopg.Error):
+            raise psycopg.OperationalError(f"no answer within {self._seconds:.0f} s") from error
+
+
+def hang_up(connection: psycopg.AsyncConnection[Any]) -> None:
+    """End a connection's conversation in both directions: whoever waits for an answer finds it lost, at once.
+
+    The connection itself is not closed here, as the event loop may still wait for its descriptor.
+    """
+    with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as link:
+        link.shutdown(socket.SHUT_RDWR)
 
 
 class Listener:
@@ -309,33 +442,39 @@ class Listener:
             cursor.execute(sql)
 
 
-async def listen_async(database: Database) -> psycopg.AsyncConnection[Any]:
+async def listen_async(database: Database, limits: Limits = LIMITS) -> psycopg.AsyncConnection[Any]:
     """A connection that hears ``task_done``, for the asynchronous side; the same rules as Listener."""
     connection = await database.connect_async(database.listen_args)
     try:
         with database.translated():
-            await connection.set_autocommit(True)
-            await _require_session_async(database, connection)
-            await connection.execute("LISTEN task_done")
+            await _require_session_async(database, connection, limits)
+            await listen_again(connection, limits)
     except BaseException:
         await connection.close()
         raise
     return connection
 
 
-async def _require_session_async(database: Database, connection: psycopg.AsyncConnection[Any]) -> None:
-    backend = await _backend_pid_async(connection)
+async def listen_again(connection: psycopg.AsyncConnection[Any], limits: Limits = LIMITS) -> None:
+    """It listens already, so this asks for nothing but an answer: silence alone does not tell a lost connection."""
+    with _Patience(connection, limits.answer_seconds):
+        await connection.execute("LISTEN task_done")
+
+
+async def _require_session_async(database: Database, connection: psycopg.AsyncConnection[Any], limits: Limits) -> None:
+    backend = await _backend_pid_async(connection, limits)
     if backend == connection.info.backend_pid:
         return
     for _ in range(POOLER_TRIALS):
-        async with await psycopg.AsyncConnection.connect(**database.listen_args) as other:
-            lent = await _backend_pid_async(other) == backend
-            if lent or await _backend_pid_async(connection) != backend:
+        async with await database.connect_async(database.listen_args) as other:
+            lent = await _backend_pid_async(other, limits) == backend
+            if lent or await _backend_pid_async(connection, limits) != backend:
                 raise ListenUnavailable(LISTEN_THROUGH_POOLER.format(address=database.address))
 
 
-async def _backend_pid_async(connection: psycopg.AsyncConnection[Any]) -> int:
-    row = await (await connection.execute("SELECT pg_backend_pid()")).fetchone()
+async def _backend_pid_async(connection: psycopg.AsyncConnection[Any], limits: Limits) -> int:
+    with _Patience(connection, limits.answer_seconds):
+        row = await (await connection.execute("SELECT pg_backend_pid()")).fetchone()
     pid: int = row[0] if row else 0
     return pid
 
@@ -344,19 +483,57 @@ LISTEN_THROUGH_POOLER = (
     "{address} is reached through a connection pooler in transaction mode, where notifications never arrive. Give the "
     'connection\'s extra a direct way with listen_host and listen_port, or set "listen": "poll" to wait by polling'
 )
+HISTORY_PARTITION_MISSING = (
+    "{address}: horsies' history has no partition for now, so that no task can end or be cancelled. Workers create the "
+    "partitions some days ahead, and none has run for longer than that. Start one ('horsies worker your_module:app'), "
+    "then try again"
+)
 
 
-def sqlstate_of(error: Exception) -> str | None:
+def sqlstate_of(error: BaseException | None) -> str | None:
     state: str | None = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
     return state
 
 
 def is_connection_lost(error: Exception) -> bool:
-    """No server, or it went away: class 08, a shutdown, idle for too long, or an operational error without a state."""
+    """No server, or it went away, or an operational error without a state."""
     state = sqlstate_of(error)
     if state is not None:
-        return state.startswith("08") or state in ("57P01", "57P02", "57P03", "57P05", "25P03", "53300")
+        return state.startswith("08") or state in LOST_SQLSTATES
     return isinstance(error, psycopg.OperationalError | psycopg2.OperationalError | psycopg2.InterfaceError)
+
+
+def is_busy(error: Exception) -> bool:
+    """A refusal that passes: nothing is wrong with the statement, nor with who asks."""
+    state = sqlstate_of(error) or ""
+    return state in BUSY_SQLSTATES or state.startswith(BUSY_CLASSES)
+
+
+def asks_for_rerun(error: Exception, connection: Any) -> bool:
+    """Whether to run a script again at once. Not after a time limit, which has taken the caller's time already."""
+    return is_connection_lost(error) or bool(connection.closed) or sqlstate_of(error) in RERUN_SQLSTATES
+
+
+def misses_the_schema(error: BaseException) -> bool:
+    """Whether a statement does not fit the tables, as after an upgrade of horsies; class 42 also has privileges."""
+    state = sqlstate_of(error) or sqlstate_of(error.__cause__) or ""
+    return state.startswith("42") and state != "42501"
+
+
+def _lacks_history_partition(error: Exception) -> bool:
+    # A check that fails has a name, and messages are in the server's language.
+    diagnostics = getattr(error, "diag", None)
+    return (
+        sqlstate_of(error) == "23514"
+        and diagnostics is not None
+        and not diagnostics.constraint_name
+        and str(diagnostics.table_name).startswith("horsies_task_history")
+    )
+
+
+def _unprepared(args: Mapping[str, Any]) -> dict[str, Any]:
+    """A pooler in transaction mode has no prepared statements, and nobody tells whether there is one."""
+    return {**args, "prepare_threshold": None}
 
 
 def _first_line(error: Exception) -> str:

@@ -4,11 +4,14 @@ HorsiesError
 ├── InvalidTask           a value the caller gave cannot become a task (also a ValueError)
 ├── DatabaseError         Postgres refused or went away
 │   ├── DatabaseUnreachable   no server, no such host or database, connection lost
+│   ├── DatabaseBusy          a time limit, a lock, a conflict or used-up resources: it passes
 │   ├── AccessDenied          wrong password or a missing privilege
 │   └── ListenUnavailable     a pooler in transaction mode stands in front of LISTEN
 ├── SchemaError           the database does not hold what this package speaks
 │   ├── SchemaMissing         no horsies tables
-│   ├── SchemaUnsupported     horsies tables of a release we do not speak, or a cutover that is pending
+│   ├── SchemaUnsupported     horsies tables of a release we do not speak
+│   │   └── CutoverPending        upstream's cutover from 0.4 to 0.5 is not done yet: it passes
+│   ├── HistoryPartitionMissing   horsies' history has no partition for today, so that no task can end
 │   ├── LedgerNewer           our own tables were migrated by a newer airflow-horsies
 │   └── LedgerOutdated        our own tables wait for 'airflow horsies db migrate'
 ├── TaskError             one task, with its id
@@ -60,6 +63,10 @@ class DatabaseUnreachable(DatabaseError):
     """No server, no such host or database, or the connection was lost."""
 
 
+class DatabaseBusy(DatabaseError):
+    """A statement was refused for a passing reason: a time limit, a lock, a conflict, used-up resources."""
+
+
 class AccessDenied(DatabaseError):
     """A wrong password or a missing privilege."""
 
@@ -78,6 +85,14 @@ class SchemaMissing(SchemaError):
 
 class SchemaUnsupported(SchemaError):
     """The horsies tables are of a release this package does not speak."""
+
+
+class CutoverPending(SchemaUnsupported):
+    """A horsies 0.5 worker was started on a database of horsies 0.4, whose cutover is not done yet."""
+
+
+class HistoryPartitionMissing(SchemaError):
+    """A task cannot end, as horsies' history has no partition for the present day."""
 
 
 class LedgerNewer(SchemaError):
@@ -173,3 +188,7 @@ class SnapshotGone(SourceError):
 
 class WireError(HorsiesError):
     """A row that cannot be decoded."""
+
+
+# They pass by themselves: whoever waits tries again, with pauses, and fails nobody.
+PASSING_ERRORS: tuple[type[HorsiesError], ...] = (DatabaseUnreachable, DatabaseBusy, CutoverPending)

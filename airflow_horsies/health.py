@@ -114,6 +114,13 @@ def _check_schema(hook: HorsiesHook) -> _Outcome:
         return Status.FAIL, str(error)
     if not schema.worker_has_started:
         return Status.WARN, f"{schema.describe()}; no worker has ever started, so no task can end. {START_A_WORKER}"
+    uncovered = hook.run_script(wire_checks.find_uncovered_classes)
+    if uncovered:
+        return Status.FAIL, (
+            f"{schema.describe()}; its history has no partition for now, so that no task of the retention "
+            f"class(es) {', '.join(uncovered)} can end or be cancelled. Workers create the partitions some days ahead. "
+            f"{START_A_WORKER}"
+        )
     return Status.OK, schema.describe()
 
 

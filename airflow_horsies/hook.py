@@ -11,10 +11,10 @@ from itertools import count
 from typing import TypeVar
 
 from airflow_horsies.async_hook import AsyncHook, canonical_ids, wait_timeout
-from airflow_horsies.database import Listener
+from airflow_horsies.database import Backoff, Listener
 from airflow_horsies.exceptions import (
+    PASSING_ERRORS,
     AccessDenied,
-    DatabaseUnreachable,
     HorsiesError,
     InvalidTask,
 )
@@ -433,7 +433,7 @@ class HorsiesHook(AsyncHook):
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         waiting = set(wanted)
         ended: dict[str, TaskState] = {}
-        retry_seconds = RECONNECT_SECONDS
+        backoff = Backoff(RECONNECT_SECONDS, MAX_RECONNECT_SECONDS)
         while waiting:
             try:
                 with ExitStack() as opened:
@@ -449,10 +449,9 @@ class HorsiesHook(AsyncHook):
                         if not heard or time.monotonic() >= read_all_at:
                             heard, read_all_at = set(waiting), time.monotonic() + poll_seconds
                         self._drop_ended(heard, waiting, ended, until)
-                        retry_seconds = RECONNECT_SECONDS
-            except DatabaseUnreachable as error:
-                retry_seconds = _next_retry(error, retry_seconds, deadline)
-                time.sleep(retry_seconds)
+                        backoff.reset()
+            except PASSING_ERRORS as error:
+                time.sleep(_retry_pause(error, backoff.next_pause(), deadline))
         found = self.get_tasks(wanted)
         return [found[task_id] for task_id in wanted]
 
@@ -594,9 +593,7 @@ class HorsiesHook(AsyncHook):
         until: Callable[[Mapping[str, TaskState]], bool] | None,
     ) -> None:
         """Read again; nothing is waited for any more once all have ended or the caller has seen enough."""
-        states = self._read(lambda wire: scripts.read_states(wire, to_read))
-        for task_id in sorted(set(to_read) - states.keys()):
-            raise scripts.task_not_found(task_id)
+        states = self._read(lambda wire: scripts.read_waited_for(wire, to_read))
         ended.update((task_id, state) for task_id, state in states.items() if state.is_terminal)
         waiting.difference_update(ended)
         if until is not None and until(ended):
@@ -655,9 +652,9 @@ def _pause(poll_seconds: float, deadline: float | None, waiting: Collection[str]
     return min(poll_seconds, left)
 
 
-def _next_retry(error: DatabaseUnreachable, seconds: float, deadline: float | None) -> float:
+def _retry_pause(error: HorsiesError, seconds: float, deadline: float | None) -> float:
     """How long to wait before connecting again; the error itself when the time is up."""
     if deadline is not None and time.monotonic() + seconds > deadline:
         raise error
-    log.warning("Lost the database while waiting, trying again in %.1f s: %s", seconds, error)
-    return min(seconds * 2, MAX_RECONNECT_SECONDS)
+    log.warning("Cannot read the database while waiting, trying again in %.1f s: %s", seconds, error)
+    return seconds

@@ -3,6 +3,9 @@
 A notification is looked up in a dict and re-read in a batch with all others that came meanwhile. What cannot be heard,
 because the connection was lost or the notification never came, is read after the reconnect or by the slow poll.
 What tasks write while they run is read for all who follow them at once.
+
+Every question has a limit in time. What passes (a lost connection, a lock, a time limit, used-up resources) is tried
+again, with pauses; only what lasts is told to the waiters.
 """
 
 from __future__ import annotations
@@ -11,22 +14,36 @@ import asyncio
 import contextvars
 import logging
 from collections import defaultdict
-from collections.abc import AsyncIterator, Collection, Hashable, Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import psycopg
+from psycopg.pq import TransactionStatus
 
-from airflow_horsies.database import Database, is_connection_lost, listen_async, run_async
-from airflow_horsies.exceptions import DatabaseUnreachable, HorsiesError
+from airflow_horsies.database import (
+    LIMITS,
+    Backoff,
+    Database,
+    Limits,
+    PerLoop,
+    hang_up,
+    is_connection_lost,
+    listen_again,
+    listen_async,
+    misses_the_schema,
+    run_async,
+)
+from airflow_horsies.exceptions import PASSING_ERRORS, DatabaseBusy, HorsiesError
 from airflow_horsies.ledger import attempts
 from airflow_horsies.ledger.schema import read_version
 from airflow_horsies.models import LogCursor, TaskNews, TaskState
 from airflow_horsies.wire import scripts
+from airflow_horsies.wire.known import KnownSchema
 from airflow_horsies.wire.listening import TASK_DONE
-from airflow_horsies.wire.schema import detect_schema
+from airflow_horsies.wire.schema import Schema
+from airflow_horsies.wire.statement import Script
 from airflow_horsies.wire.statements import Wire
 
 log = logging.getLogger(__name__)
@@ -35,6 +52,12 @@ POLL_SECONDS = 30.0
 FOLLOW_SECONDS = 2.0
 FIRST_RETRY_SECONDS = 0.2
 MAX_RETRY_SECONDS = 15.0
+# A read that waited for a lock has waited already.
+MAX_BUSY_SECONDS = 5.0
+# How long a schema that is not spoken, or a missing privilege, must last until the waiters are told.
+LASTING_SECONDS = 30.0
+# A connection that hears nothing may be lost without anybody saying so.
+LISTEN_CHECK_SECONDS = 15.0
 # A hub without waiters stays a moment: the next one often comes soon.
 LINGER_SECONDS = 5.0
 
@@ -92,8 +115,9 @@ class Waiter:
 class _Follower:
     """Reads what tasks write, on one connection: when it is time, and where there are tables to read."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits = LIMITS) -> None:
         self.due = 0.0
+        self._limits = limits
         self._has_tables = False
 
     async def look(self, connection: psycopg.AsyncConnection[Any], waiters: Collection[Waiter]) -> None:
@@ -107,9 +131,10 @@ class _Follower:
             return
         try:
             if not self._has_tables:
-                self._has_tables = await run_async(connection, read_version) >= attempts.SINCE
+                self._has_tables = await run_async(connection, read_version, self._limits) >= attempts.SINCE
             if self._has_tables:
-                news = await run_async(connection, partial(attempts.read_news, _least_seen(wanted.values())))
+                read_news = partial(attempts.read_news, _least_seen(wanted.values()))
+                news = await run_async(connection, read_news, self._limits)
                 for waiter, wants in wanted.items():
                     waiter.tell({task_id: news[task_id] for task_id in wants.keys() & news.keys()})
         except psycopg.Error as error:
@@ -136,15 +161,21 @@ class _Idle(Exception):
 class Hub:
     """Listens and reads for every waiter of one event loop on one database."""
 
-    def __init__(self, database: Database, *, listens: bool, poll_seconds: float = POLL_SECONDS) -> None:
+    def __init__(
+        self, database: Database, *, listens: bool, poll_seconds: float = POLL_SECONDS, limits: Limits = LIMITS
+    ) -> None:
         self._database = database
         self._listens = listens
         self._poll_seconds = poll_seconds
+        self._limits = limits
+        self._known = KnownSchema()
         self._waiters: defaultdict[str, set[Waiter]] = defaultdict(set)
         self._followers: set[Waiter] = set()
         self._unread: set[str] = set()
         self._wake = asyncio.Event()
-        self._retry_seconds = FIRST_RETRY_SECONDS
+        self._reconnecting = Backoff(FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS)
+        self._busy = Backoff(FIRST_RETRY_SECONDS, MAX_BUSY_SECONDS)
+        self._failing_since: float | None = None
         self._task: asyncio.Task[None] | None = None
 
     @asynccontextmanager
@@ -180,101 +211,152 @@ class Hub:
                 if not self._waiters:
                     return
                 continue
-            except DatabaseUnreachable as lost:
+            except PASSING_ERRORS as error:
                 if not self._waiters:
                     return
-                log.warning("Trying again in %.1f s: %s", self._retry_seconds, lost)
+                await _pause(self._reconnecting, error)
             except HorsiesError as error:
-                self._fail(error)
-                return
+                if not self._waiters or self._has_lasted():
+                    self._fail(error)
+                    return
+                await _pause(self._reconnecting, error)
             except Exception as error:
                 log.exception("The hub of %s failed", self._database.address)
                 self._fail(HorsiesError(f"waiting failed: {type(error).__name__}; see the log of this process"))
                 return
-            await asyncio.sleep(self._retry_seconds)
-            self._retry_seconds = min(self._retry_seconds * 2, MAX_RETRY_SECONDS)
+
+    def _has_lasted(self) -> bool:
+        """Whether nothing was read for so long that it is no passing state of an upgrade or a restore."""
+        now = asyncio.get_running_loop().time()
+        if self._failing_since is None:
+            self._failing_since = now
+        return now - self._failing_since >= LASTING_SECONDS
 
     async def _serve_while_connected(self) -> None:
         loop = asyncio.get_running_loop()
         async with AsyncExitStack() as opened:
             listener: psycopg.AsyncConnection[Any] | None = None
             if self._listens:
-                listener = await listen_async(self._database)
+                listener = await listen_async(self._database, self._limits)
                 opened.push_async_callback(listener.close)
             reader = await self._database.connect_async()
             opened.push_async_callback(reader.close)
-            await reader.set_autocommit(True)
             # Whatever ended while nobody listened is found by reading everything.
             self._read_again(self._waiters)
             parts = [loop.create_task(self._read(reader))]
             if listener is not None:
                 parts.append(loop.create_task(self._listen(listener)))
-            self._retry_seconds = FIRST_RETRY_SECONDS
             try:
                 ended, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
                 for part in ended:
                     part.result()
             finally:
+                if reader.info.transaction_status is TransactionStatus.ACTIVE:
+                    # The driver would ask the server to cancel the statement, and wait for its answer.
+                    hang_up(reader)
                 for part in parts:
                     part.cancel()
                 await asyncio.gather(*parts, return_exceptions=True)
 
     async def _listen(self, connection: psycopg.AsyncConnection[Any]) -> None:
         with self._database.translated():
-            async for message in connection.notifies():
-                if message.channel == TASK_DONE and message.payload in self._waiters:
-                    self._read_again((message.payload,))
-        raise DatabaseUnreachable(f"{self._database.address} closed the listening connection")
+            while True:
+                async for message in connection.notifies(timeout=LISTEN_CHECK_SECONDS):
+                    if message.channel == TASK_DONE and message.payload in self._waiters:
+                        self._read_again((message.payload,))
+                await listen_again(connection, self._limits)
 
     async def _read(self, connection: psycopg.AsyncConnection[Any]) -> None:
         loop = asyncio.get_running_loop()
-        with self._database.translated():
-            wire = Wire(await run_async(connection, detect_schema))
-            follower = _Follower()
-            next_poll = loop.time() + self._poll_seconds
-            while True:
-                self._wake.clear()
-                if loop.time() >= next_poll:
-                    self._unread.update(self._waiters)
-                    next_poll = loop.time() + self._poll_seconds
-                unread, self._unread = self._unread & self._waiters.keys(), set()
-                if unread:
-                    self._deliver(unread, await run_async(connection, partial(scripts.read_states, wire, unread)))
-                await follower.look(connection, self._followers)
-                due = min(next_poll, follower.due) if self._followers else next_poll
-                pause = max(due - loop.time(), 0) if self._waiters else LINGER_SECONDS
-                try:
-                    await asyncio.wait_for(self._wake.wait(), pause)
-                except TimeoutError:
-                    if not self._waiters:
-                        raise _Idle from None
+        follower = _Follower(self._limits)
+        next_poll = loop.time() + self._poll_seconds
+        while True:
+            self._wake.clear()
+            if loop.time() >= next_poll:
+                self._unread.update(self._waiters)
+                next_poll = loop.time() + self._poll_seconds
+            try:
+                with self._database.translated():
+                    await self._read_states(connection)
+                    await follower.look(connection, self._followers)
+            except DatabaseBusy as busy:
+                await _pause(self._busy, busy)
+                continue
+            self._reconnecting.reset()
+            self._busy.reset()
+            self._failing_since = None
+            due = min(next_poll, follower.due) if self._followers else next_poll
+            pause = max(due - loop.time(), 0) if self._waiters else LINGER_SECONDS
+            try:
+                await asyncio.wait_for(self._wake.wait(), pause)
+            except TimeoutError:
+                if not self._waiters:
+                    raise _Idle from None
+
+    async def _read_states(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        unread, self._unread = self._unread & self._waiters.keys(), set()
+        if not unread:
+            return
+        try:
+            self._deliver(await self._find_states(connection, unread))
+        except BaseException:
+            self._unread |= unread
+            raise
+
+    async def _find_states(
+        self, connection: psycopg.AsyncConnection[Any], task_ids: Collection[str]
+    ) -> Mapping[str, TaskState | None]:
+        """The state of each task; None for one that does not exist."""
+        try:
+            schema, states = await self._ask(connection, task_ids)
+            absent = task_ids - states.keys()
+            if not absent:
+                return states
+        except psycopg.Error as error:
+            if not misses_the_schema(error):
+                raise
+            absent, states = set(task_ids), {}
+        # An upgrade of horsies may have changed where tasks are kept.
+        self._known.doubt()
+        schema, found = await self._ask(connection, absent)
+        if schema.cutover_is_pending:
+            return {**states, **found}
+        return {**states, **dict.fromkeys(absent), **found}
+
+    async def _ask(
+        self, connection: psycopg.AsyncConnection[Any], task_ids: Collection[str]
+    ) -> tuple[Schema, dict[str, TaskState]]:
+        def read(wire: Wire) -> Script[tuple[Schema, dict[str, TaskState]]]:
+            return wire.schema, (yield from scripts.read_states(wire, task_ids))
+
+        return await run_async(connection, lambda: self._known.speak(read), self._limits)
 
     def _read_again(self, task_ids: Iterable[str]) -> None:
         self._unread.update(task_ids)
         self._wake.set()
 
-    def _deliver(self, task_ids: Collection[str], states: Mapping[str, TaskState]) -> None:
-        for task_id in task_ids:
-            state = states.get(task_id)
+    def _deliver(self, states: Mapping[str, TaskState | None]) -> None:
+        for task_id, state in states.items():
             if state is None or state.is_terminal:
                 for waiter in self._waiters.get(task_id, ()):
                     waiter.deliver(task_id, state)
 
     def _fail(self, error: HorsiesError) -> None:
+        self._failing_since = None
         for waiter in {waiter for waiters in self._waiters.values() for waiter in waiters}:
             waiter.fail(error)
 
 
-_hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Hashable, Hub]] = WeakKeyDictionary()
+async def _pause(backoff: Backoff, error: HorsiesError) -> None:
+    seconds = backoff.next_pause()
+    log.warning("Trying again in %.1f s: %s", seconds, error)
+    await asyncio.sleep(seconds)
+
+
+_hubs: PerLoop[Hub] = PerLoop()
 
 
 def hub_of(database: Database, *, listens: bool) -> Hub:
     """The hub of the running event loop for a database."""
-    # A hub refers to its loop, so the entry of a loop that was closed would stay for ever.
-    for closed in [loop for loop in _hubs if loop.is_closed()]:
-        del _hubs[closed]
-    hubs = _hubs.setdefault(asyncio.get_running_loop(), {})
     key = (listens, *sorted(database.listen_args.items()), *sorted(database.connect_args.items()))
-    if key not in hubs:
-        hubs[key] = Hub(database, listens=listens)
-    return hubs[key]
+    return _hubs.get(key, lambda: Hub(database, listens=listens))

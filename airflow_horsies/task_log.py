@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from airflow_horsies.exceptions import DatabaseUnreachable, HorsiesError
+from airflow_horsies.exceptions import PASSING_ERRORS, HorsiesError
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.ledger.attempts import lines_of_each
 from airflow_horsies.models import LogCursor, LogLine, Progress, TaskNews
@@ -46,12 +46,12 @@ class TaskLog:
                 self._show_progress(task_id, told.progress)
 
     def follow(self, hook: HorsiesHook) -> None:
-        """Show what is new. Only a lost database is the caller's concern: the waiting stands on it, too."""
+        """Show what is new. Only what passes is the caller's concern: the waiting meets it, too, and tries again."""
         if not self._is_readable:
             return
         try:
             self.show(self._read(hook, self._task_ids))
-        except DatabaseUnreachable:
+        except PASSING_ERRORS:
             raise
         except HorsiesError as error:
             self._is_readable = False

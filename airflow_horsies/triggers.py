@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import random
+import math
 import time
 from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -14,7 +14,14 @@ from typing import Any, ClassVar
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_horsies.airflow_instance import read_state_async
-from airflow_horsies.exceptions import DatabaseUnreachable, HorsiesError, LedgerOutdated, TaskNotFound
+from airflow_horsies.database import Backoff
+from airflow_horsies.exceptions import (
+    PASSING_ERRORS,
+    HistoryPartitionMissing,
+    HorsiesError,
+    LedgerOutdated,
+    TaskNotFound,
+)
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.hub import POLL_SECONDS, Waiter
 from airflow_horsies.models import (
@@ -27,9 +34,11 @@ from airflow_horsies.models import (
 )
 from airflow_horsies.task_log import StoredSeen, TaskLog, load_seen, store_seen
 
-RETRY_SECONDS = 5.0
-MAX_RETRY_SECONDS = 60.0
+FIRST_RETRY_SECONDS = 1.0
+MAX_RETRY_SECONDS = 15.0
 SETTLE_SECONDS = 2.0
+# Somebody migrates our tables, or starts a worker, and it goes on.
+WAITED_OUT: tuple[type[HorsiesError], ...] = (*PASSING_ERRORS, LedgerOutdated, HistoryPartitionMissing)
 # Less than the 30 s after which Airflow gives up.
 KILL_SECONDS = 25.0
 KILL_REACHES_TRIGGERS = hasattr(BaseTrigger, "on_kill")
@@ -107,17 +116,19 @@ class HorsiesTrigger(BaseTrigger):
 
     async def _event(self) -> dict[str, Any]:
         hook = self._hook()
+        backoff = Backoff(FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS)
         while True:
             try:
                 return self._payload(await self._watch(hook))
             except TaskNotFound as error:
                 return self._payload(Reason.NOT_FOUND, str(error))
-            except (DatabaseUnreachable, LedgerOutdated) as lost:
+            except WAITED_OUT as error:
                 # The hub outlives a restart of the database, so what is asked beside it must, too.
                 if self._is_over():
-                    return self._payload(Reason.TIMED_OUT, str(lost))
-                self.log.warning("Trying again in %.1f s: %s", RETRY_SECONDS, lost)
-                await asyncio.sleep(RETRY_SECONDS)
+                    return self._payload(Reason.TIMED_OUT, str(error))
+                pause = min(backoff.next_pause(), self._seconds_left())
+                self.log.warning("Trying again in %.1f s: %s", pause, error)
+                await asyncio.sleep(pause)
             except HorsiesError as error:
                 return self._payload(Reason.ERROR, str(error))
 
@@ -170,15 +181,15 @@ class HorsiesTrigger(BaseTrigger):
 
     async def _let_go(self, instance: TaskInstanceKey) -> None:
         """Tried for as long as this process lives: nobody else knows of the wish."""
-        pause = RETRY_SECONDS
+        backoff = Backoff(FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS)
         while True:
             try:
                 hook = self._hook()
                 await hook.release_async(await self._find_task_ids(hook), instance)
-            except (DatabaseUnreachable, LedgerOutdated) as lost:
-                self.log.warning("Cancelling the tasks of %s again in %.1f s: %s", instance, pause, lost)
-                await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311
-                pause = min(pause * 2, MAX_RETRY_SECONDS)
+            except WAITED_OUT as error:
+                pause = backoff.next_pause()
+                self.log.warning("Cancelling the tasks of %s again in %.1f s: %s", instance, pause, error)
+                await asyncio.sleep(pause)
             else:
                 return
 
@@ -194,7 +205,10 @@ class HorsiesTrigger(BaseTrigger):
         )
 
     def _is_over(self) -> bool:
-        return self.deadline is not None and _seconds_until(datetime.fromisoformat(self.deadline)) <= 0
+        return self._seconds_left() <= 0
+
+    def _seconds_left(self) -> float:
+        return math.inf if self.deadline is None else _seconds_until(datetime.fromisoformat(self.deadline))
 
     def _payload(self, reason: Reason, message: str | None = None) -> dict[str, Any]:
         return {

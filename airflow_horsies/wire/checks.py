@@ -66,6 +66,11 @@ def find_missing_privileges() -> Script[list[MissingPrivilege]]:
     return [MissingPrivilege(purpose=row["purpose"], missing=row["missing"], remedy=row["remedy"]) for row in rows]
 
 
+def find_uncovered_classes() -> Script[list[str]]:
+    """The retention classes whose tasks cannot end, as the history has no partition for now."""
+    return [row["class_key"] for row in (yield Statement(sql_text(PACKAGE, "find_uncovered_classes")))]
+
+
 def find_outdated_workers(schema: Schema, worker_ids: Collection[str]) -> Script[list[OutdatedWorker]]:
     """Those of the workers that a release older than the schema runs."""
     upgraded_at: datetime | None = None

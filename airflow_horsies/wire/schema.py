@@ -9,13 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from airflow_horsies.exceptions import SchemaMissing, SchemaUnsupported
+from airflow_horsies.exceptions import CutoverPending, SchemaMissing, SchemaUnsupported
 from airflow_horsies.wire.statement import Script, Statement, sql_text
 
 NEWEST_TESTED_VERSION = 51
 TESTED_RELEASES = "0.1.7 to 0.4.7 and 0.5.0 to 0.5.4"
 # The last of these came with 0.1.6; alphas and betas lack the first.
 REQUIRED_COLUMNS = frozenset({"enqueue_sha", "is_workflow_task", "finalizing_at"})
+CUTOVER_PENDING = (
+    "a horsies 0.5 worker was started on a database of horsies 0.4, and its cutover is pending: finished tasks are "
+    "still in horsies_tasks. Nothing is sent or cancelled until it is done. Finish the offline cutover that "
+    "horsies documents, then try again"
+)
 
 
 class Generation(StrEnum):
@@ -33,6 +38,8 @@ class Schema:
     version: int | None
     has_cancel_function: bool
     worker_has_started: bool
+    # Read as it always was, and not written. A task that is not found may be on its way to the history.
+    cutover_is_pending: bool = False
 
     @property
     def is_newer_than_tested(self) -> bool:
@@ -44,7 +51,9 @@ class Schema:
         return f"horsies {releases} (schema {number}, finished tasks {self.generation.replace('_', ' ')})"
 
     def require_writable(self) -> None:
-        """A schema newer than any tested one is read and never written."""
+        """A schema newer than any tested one is read and never written, nor is one that is about to change."""
+        if self.cutover_is_pending:
+            raise CutoverPending(CUTOVER_PENDING)
         if self.is_newer_than_tested:
             raise SchemaUnsupported(
                 f"the horsies schema is at version {self.version}, newer than {NEWEST_TESTED_VERSION}, the "
@@ -69,11 +78,8 @@ def detect_schema() -> Script[Schema]:
     is_uuid = found["id_type"] == "uuid"
     if is_uuid and found["holds_live_only"]:
         generation = Generation.MOVED
-    elif is_uuid or found["has_history"]:
-        raise SchemaUnsupported(
-            "a horsies 0.5 worker was started on a database of horsies 0.4, and its cutover is pending: finished "
-            "tasks are still in horsies_tasks. Finish the offline cutover that horsies documents, then try again"
-        )
+    elif is_uuid:
+        raise CutoverPending(CUTOVER_PENDING)
     else:
         generation = Generation.IN_PLACE
 
@@ -86,4 +92,5 @@ def detect_schema() -> Script[Schema]:
         version=version,
         has_cancel_function=found["has_cancel_function"],
         worker_has_started=generation is Generation.IN_PLACE or found["has_archive_lookup"],
+        cutover_is_pending=generation is Generation.IN_PLACE and found["has_history"],
     )

@@ -155,6 +155,15 @@ def read_states(wire: Wire, ids: Collection[str]) -> Script[dict[str, TaskState]
     return found
 
 
+def read_waited_for(wire: Wire, ids: Collection[str]) -> Script[dict[str, TaskState]]:
+    """As read_states; TaskNotFound for one that does not exist, unless it may be on its way to the history."""
+    found = yield from read_states(wire, ids)
+    absent = set(ids) - found.keys()
+    if absent and not wire.schema.cutover_is_pending:
+        raise task_not_found(min(absent))
+    return found
+
+
 def list_tasks(
     wire: Wire,
     *,

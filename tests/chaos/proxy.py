@@ -26,6 +26,7 @@ class Route:
         self.swallows = False
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.Transport] = set()
+        self._frozen: set[asyncio.Transport] = set()
 
     async def listen(self) -> None:
         self._server = await asyncio.start_server(self._serve, self.address, self.port, backlog=256)
@@ -45,13 +46,20 @@ class Route:
             _reset(each)
         return len(found)
 
+    def freeze(self) -> int:
+        """Nothing arrives any more over what is open now, and nobody is told; how many connections there are."""
+        self._frozen |= self._open
+        return len(self._open)
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         near: Any = writer.transport
         self._open.add(near)
         far: asyncio.StreamWriter | None = None
         try:
             from_server, far = await asyncio.open_connection("127.0.0.1", self.upstream)
-            copying = [asyncio.ensure_future(self._copy(*pair)) for pair in ((reader, far), (from_server, writer))]
+            copying = [
+                asyncio.ensure_future(self._copy(near, *pair)) for pair in ((reader, far), (from_server, writer))
+            ]
             await asyncio.wait(copying, return_when=asyncio.FIRST_COMPLETED)
             for each in copying:
                 each.cancel()
@@ -60,17 +68,18 @@ class Route:
             pass
         finally:
             self._open.discard(near)
+            self._frozen.discard(near)
             _reset(near)
             if far is not None:
                 # Not a reset: Postgres would log each one.
                 far.close()
 
-    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _copy(self, near: asyncio.Transport, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
             while data := await reader.read(CHUNK):
                 if self.delay:
                     await asyncio.sleep(self.delay)
-                if not self.swallows:
+                if not self.swallows and near not in self._frozen:
                     writer.write(data)
                     await writer.drain()
 
@@ -103,6 +112,12 @@ class Proxy:
             return self.routes[name].cut(pick)
 
         return self._run(cut())
+
+    def freeze(self, name: str) -> int:
+        async def freeze() -> int:
+            return self.routes[name].freeze()
+
+        return self._run(freeze())
 
     @contextmanager
     def refusing(self, name: str) -> Iterator[None]:

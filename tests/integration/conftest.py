@@ -46,6 +46,7 @@ ABOVE_THE_WIRE = (
     "test_cli",
     "test_following",
     "test_hub",
+    "test_hub_faults",
     "test_report",
     "test_sensors",
     "test_spark_source",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -17,7 +18,9 @@ from psycopg import sql
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.exceptions import (
     AccessDenied,
+    CutoverPending,
     DatabaseUnreachable,
+    HistoryPartitionMissing,
     HorsiesError,
     InvalidTask,
     SchemaMissing,
@@ -26,7 +29,15 @@ from airflow_horsies.exceptions import (
     TaskNotFound,
 )
 from airflow_horsies.hook import HorsiesHook
-from airflow_horsies.models import AirflowTry, RetryPolicy, TaskInstanceKey, TaskSpec, TaskState
+from airflow_horsies.models import (
+    DEFAULT_RETENTION,
+    AirflowTry,
+    RetryPolicy,
+    TaskInstanceKey,
+    TaskSpec,
+    TaskState,
+)
+from airflow_horsies.wire.checks import find_uncovered_classes
 from tests.integration.conftest import MakeHook
 from tests.integration.releases import IN_PLACE, MOVED
 
@@ -173,9 +184,39 @@ def test_pending_cutover_is_refused_until_it_is_done(
     subprocess.run(
         [sys.executable, upgrade], env={**os.environ, "HORSIES_DATABASE_URL": url}, check=True, capture_output=True
     )
-    assert_refused(hook, SchemaUnsupported, "cutover is pending")
+    for write in (lambda: hook.enqueue(TaskSpec(task_name="add")), lambda: hook.cancel(UNKNOWN_ID)):
+        with pytest.raises(CutoverPending, match="cutover is pending"):
+            write()
+    assert hook.queues() == []
     with psycopg.connect(**hook._postgres.connect_args) as connection:
         assert connection.execute("SELECT count(*) FROM horsies_tasks").fetchone() == (0,)
+
+
+@pytest.mark.parametrize("release", [MOVED], indirect=True)
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
+def test_history_without_a_partition_for_today_says_to_start_a_worker(
+    hook: HorsiesHook, request: pytest.FixtureRequest, driver: str
+) -> None:
+    """As when no worker has run for some days."""
+    if driver == "psycopg2":
+        request.getfixturevalue("with_psycopg2")
+    task_id = hook.enqueue(TaskSpec(task_name="add", delay=timedelta(hours=1)))
+    with psycopg.connect(**hook._postgres.connect_args) as connection:
+        found = connection.execute(
+            """SELECT parent_name, leaf_name FROM horsies_task_history_leaf_catalog
+               WHERE class_key = %s AND now() >= lower_anchor AND now() < upper_anchor""",
+            (DEFAULT_RETENTION,),
+        ).fetchone()
+        assert found is not None
+        detach = sql.SQL("ALTER TABLE {} DETACH PARTITION {}").format(*map(sql.Identifier, found))
+        assert hook.run_script(find_uncovered_classes) == []
+        connection.execute(detach)
+    says = r"no partition for now.*Start one \('horsies worker your_module:app'\)"
+    for cancel in (lambda: hook.cancel(task_id), lambda: asyncio.run(hook.cancel_async(task_id))):
+        with pytest.raises(HistoryPartitionMissing, match=says):
+            cancel()
+    assert hook.get_task(task_id).state is TaskState.PENDING
+    assert hook.run_script(find_uncovered_classes) == [DEFAULT_RETENTION]
 
 
 @pytest.mark.parametrize("release", [MOVED], indirect=True)

@@ -89,8 +89,8 @@ def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         except StopIteration as stop:
             return stop.value
 
-    async def run_counted(connection: Any, make_script: Any) -> Any:
-        return await run_async(connection, lambda: counted(make_script()))
+    async def run_counted(connection: Any, make_script: Any, limits: Any) -> Any:
+        return await run_async(connection, lambda: counted(make_script()), limits)
 
     monkeypatch.setattr(hub_module, "run_async", run_counted)
     return ran

@@ -257,7 +257,7 @@ def test_kill_cancels_the_batch(hook: HorsiesHook) -> None:
 def test_trigger_that_begins_while_postgres_is_down_waits_for_it(
     hook: HorsiesHook, postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(triggers, "RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(triggers, "MAX_RETRY_SECONDS", 0.1)
     sent = hook.submit_many([LATER] * 3, INSTANCE, AirflowTry(try_number=1))
 
     async def check() -> None:
@@ -366,7 +366,7 @@ def test_submission_that_never_comes_times_out(hook: HorsiesHook) -> None:
 def test_submission_trigger_outlives_a_restart_of_postgres(
     hook: HorsiesHook, release: str, postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(triggers, "RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(triggers, "MAX_RETRY_SECONDS", 0.1)
     sent = hook.submit(LATER, INSTANCE, AirflowTry(try_number=1))
 
     async def check() -> None:

@@ -10,8 +10,8 @@ import pytest
 from psycopg import errors
 
 from airflow_horsies import database as database_module
-from airflow_horsies.database import RERUN_PAUSES_SECONDS, Database, Session, args_of_url
-from airflow_horsies.exceptions import AccessDenied, DatabaseError, DatabaseUnreachable, HorsiesError
+from airflow_horsies.database import RERUN_PAUSES_SECONDS, Backoff, Database, Session, args_of_url
+from airflow_horsies.exceptions import AccessDenied, DatabaseBusy, DatabaseError, DatabaseUnreachable, HorsiesError
 from airflow_horsies.wire.statement import Rows, Script, Statement
 
 SECRET = "s3cret-word"
@@ -31,6 +31,14 @@ LOST = psycopg.OperationalError("server closed the connection unexpectedly\n\tTh
         (LOST, DatabaseUnreachable, "cannot be reached: server closed the connection unexpectedly$"),
         (errors.AdminShutdown("bye"), DatabaseUnreachable, "cannot be reached"),
         (errors.TooManyConnections("full"), DatabaseUnreachable, "cannot be reached"),
+        (errors.QueryCanceled("statement timeout"), DatabaseBusy, "refused a statement for now: statement timeout"),
+        (errors.LockNotAvailable("lock timeout"), DatabaseBusy, "for now"),
+        (errors.DiskFull("no space left"), DatabaseBusy, "for now"),
+        (errors.OutOfMemory("out of memory"), DatabaseBusy, "for now"),
+        (errors.ConfigurationLimitExceeded("out of locks"), DatabaseBusy, "for now"),
+        (errors.SerializationFailure("conflict"), DatabaseBusy, "for now"),
+        (errors.DeadlockDetected("deadlock"), DatabaseBusy, "for now"),
+        (errors.CheckViolation("a check of somebody"), DatabaseError, "refused a statement: a check"),
         (errors.UndefinedColumn("no column"), DatabaseError, "refused a statement: no column"),
         (psycopg.ProgrammingError(""), DatabaseError, "refused a statement: ProgrammingError"),
         (psycopg2.OperationalError("could not connect"), DatabaseUnreachable, "cannot be reached"),
@@ -45,6 +53,25 @@ def test_driver_errors_become_ours_from_their_cause(error: Exception, ours: type
     assert (type(caught.value), caught.value.__cause__) == (ours, error)
     assert "database work of airflow at db:5432" in str(caught.value)
     assert SECRET not in str(caught.value)
+
+
+def test_pauses_grow_to_a_bound_and_no_two_are_alike() -> None:
+    backoff = Backoff(1.0, 3.0)
+    for most in (1.0, 2.0, 3.0, 3.0):
+        assert most / 2 <= backoff.next_pause() <= most
+    assert len({backoff.next_pause() for _ in range(10)}) > 1
+    backoff.reset()
+    assert backoff.next_pause() <= 1.0
+
+
+@pytest.mark.parametrize("error", [errors.QueryCanceled("time limit"), errors.LockNotAvailable("lock")])
+def test_time_limit_is_told_at_once_and_leaves_the_retry_to_whoever_waits(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    opened, log = session(monkeypatch, error)
+    with pytest.raises(DatabaseBusy):
+        opened.run(ask)
+    assert log == ["connect", "ask", "rollback"]
 
 
 def test_other_errors_pass_as_they_are() -> None:

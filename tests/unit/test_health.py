@@ -76,6 +76,7 @@ class FakeHook:
     missing_on_ledger: list[MissingPrivilege] = field(default_factory=list)
     found_workers: list[WorkerState] | HorsiesError = field(default_factory=lambda: [WORKER])
     outdated: list[OutdatedWorker] = field(default_factory=list)
+    uncovered: list[str] = field(default_factory=list)
     found_queues: list[QueueDepth] = field(default_factory=lambda: [QUEUE])
     horsies_conn_id: str = "horsies_default"
 
@@ -98,6 +99,8 @@ class FakeHook:
             return self.missing
         if make_script is ledger_checks.find_missing_privileges:
             return self.missing_on_ledger
+        if make_script is wire_checks.find_uncovered_classes:
+            return self.uncovered
         return self.outdated
 
     def ledger_version(self) -> int:
@@ -147,6 +150,7 @@ USELESS = OutdatedWorker(worker_id="w", evidence="it is of horsies 0.4 or older"
             "no worker has ever started.*Start one",
         ),
         ({"schema": NEWER}, "schema", "FAIL", "Upgrade airflow-horsies"),
+        ({"uncovered": ["default", "week"]}, "schema", "FAIL", "no partition for now.*default, week.*Start one"),
         (
             {"missing": [INSERT, CANCEL]},
             "privileges",

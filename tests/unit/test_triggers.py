@@ -15,7 +15,7 @@ from airflow.sdk.execution_time import task_runner
 
 from airflow_horsies import triggers
 from airflow_horsies.airflow_instance import InstanceState
-from airflow_horsies.exceptions import AccessDenied, DatabaseUnreachable, TaskNotFound
+from airflow_horsies.exceptions import AccessDenied, DatabaseBusy, DatabaseUnreachable, HorsiesError, TaskNotFound
 from airflow_horsies.hub import Waiter
 from airflow_horsies.models import (
     LogCursor,
@@ -257,9 +257,12 @@ def test_every_way_not_to_end_has_a_reason(hook: FakeHook, reason: str) -> None:
     assert run(HorsiesTrigger(task_ids=[ID], deadline=soon()), hook)["reason"] == reason
 
 
-def test_database_that_is_away_for_a_moment_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(triggers, "RETRY_SECONDS", 0.01)
-    hook = FakeHook({ID: TaskState.COMPLETED}, DatabaseUnreachable("starting up"))
+@pytest.mark.parametrize("error", [DatabaseUnreachable("starting up"), DatabaseBusy("locked")])
+def test_database_that_is_away_for_a_moment_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, error: HorsiesError
+) -> None:
+    monkeypatch.setattr(triggers, "FIRST_RETRY_SECONDS", 0.01)
+    hook = FakeHook({ID: TaskState.COMPLETED}, error)
     assert run(HorsiesTrigger(task_ids=[ID], deadline=soon(60)), hook)["reason"] == "ended"
 
 
@@ -343,7 +346,7 @@ def test_kill_is_tried_until_the_database_is_back(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(hook, "release_async", release)
     monkeypatch.setattr(trigger, "_hook", lambda: hook)
-    monkeypatch.setattr(triggers, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(triggers, "FIRST_RETRY_SECONDS", 0.01)
     monkeypatch.setattr(triggers, "KILL_SECONDS", kill_seconds)
     monkeypatch.setattr(triggers, "read_state_async", answering("failed"))
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from airflow_horsies.exceptions import HorsiesError, SchemaMissing, SchemaUnsupported
+from airflow_horsies.exceptions import CutoverPending, HorsiesError, SchemaMissing, SchemaUnsupported
 from airflow_horsies.wire.schema import NEWEST_TESTED_VERSION, REQUIRED_COLUMNS, Generation, Schema, detect_schema
 from tests.unit.driving import MOVED, Driven, drive
 
@@ -55,10 +55,9 @@ def test_schema_is_told_by_its_shape(found: dict[str, Any], schema: tuple[Genera
         ({"has_tasks": False, "columns": [], "id_type": None}, SchemaMissing, "horsies worker your_module:app"),
         ({"columns": ["id", "is_workflow_task", "finalizing_at"]}, SchemaUnsupported, "lacks enqueue_sha"),
         ({"columns": ["id", "enqueue_sha"]}, SchemaUnsupported, "lacks finalizing_at, is_workflow_task"),
-        ({"has_history": True, "version": 34}, SchemaUnsupported, "cutover is pending"),
-        ({**IS_MOVED, "holds_live_only": False}, SchemaUnsupported, "cutover is pending"),
+        ({**IS_MOVED, "holds_live_only": False}, CutoverPending, "cutover is pending"),
     ],
-    ids=["missing", "alpha", "before 0.1.6", "history beside text ids", "uuid ids with finished tasks"],
+    ids=["missing", "alpha", "before 0.1.6", "uuid ids with finished tasks"],
 )
 def test_schema_we_do_not_speak_is_an_error_that_says_what_to_do(
     found: dict[str, Any], error: type[HorsiesError], says: str
@@ -73,6 +72,13 @@ def test_schema_newer_than_tested_is_recognised_and_never_written() -> None:
     newer = detect(**IS_MOVED, version=NEWEST_TESTED_VERSION + 1).outcome
     with pytest.raises(SchemaUnsupported, match=r"newer than 51.*Upgrade airflow-horsies"):
         newer.require_writable()
+
+
+def test_schema_whose_cutover_is_pending_is_read_and_not_written() -> None:
+    pending = detect(has_history=True, version=34).outcome
+    assert (pending.generation, pending.cutover_is_pending) == (Generation.IN_PLACE, True)
+    with pytest.raises(CutoverPending, match=r"cutover is pending.*Finish the offline cutover"):
+        pending.require_writable()
 
 
 def test_version_table_is_read_only_where_it_exists() -> None:

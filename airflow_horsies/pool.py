@@ -1,0 +1,137 @@
+"""A few connections per event loop and database, for everything that is asked beside the hub.
+
+Hundreds of triggers may start at once: they take turns, and the database sees a handful of connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+from airflow_horsies.database import (
+    LIMITS,
+    RERUN_PAUSES_SECONDS,
+    Database,
+    Limits,
+    PerLoop,
+    asks_for_rerun,
+    is_connection_lost,
+    jittered,
+    misses_the_schema,
+    run_async,
+)
+from airflow_horsies.exceptions import DatabaseBusy, HorsiesError, TaskNotFound
+from airflow_horsies.wire.known import KnownSchema, WireScript
+from airflow_horsies.wire.statement import Script
+
+T = TypeVar("T")
+
+MAX_CONNECTIONS = 3
+# Less than a trigger that is killed has; then whoever asks tries again.
+TURN_SECONDS = 20.0
+# A connection that nobody uses stays a moment: the next one often comes soon.
+IDLE_SECONDS = 5.0
+
+
+class Pool:
+    """Runs scripts on at most a few connections, opened when needed and closed when idle."""
+
+    def __init__(self, database: Database, *, limits: Limits = LIMITS) -> None:
+        self._database = database
+        self._limits = limits
+        self._known = KnownSchema()
+        self._turns = asyncio.Semaphore(MAX_CONNECTIONS)
+        # With the time since when each is idle, the longest first.
+        self._idle: deque[tuple[float, psycopg.AsyncConnection[Any]]] = deque()
+        self._keeper: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    async def speak(self, make_script: WireScript[T], *, limits: Limits | None = None) -> T:
+        """Run a script on the wire; once more if the schema turns out to be another one than was known."""
+        try:
+            return await self.run(lambda: self._known.speak(make_script), limits=limits)
+        except HorsiesError as error:
+            if not (isinstance(error, TaskNotFound) or misses_the_schema(error)):
+                raise
+        self._known.doubt()
+        return await self.run(lambda: self._known.speak(make_script), limits=limits)
+
+    async def run(self, make_script: Callable[[], Script[T]], *, limits: Limits | None = None) -> T:
+        """Run a script in one transaction, and again from the start when it was cut short, as Session does."""
+        with self._database.translated():
+            for pause_seconds in (*RERUN_PAUSES_SECONDS, None):
+                async with self._connection() as connection:
+                    try:
+                        return await run_async(connection, make_script, limits or self._limits)
+                    except psycopg.Error as error:
+                        if is_connection_lost(error):
+                            # What was idle meanwhile is most likely lost, too.
+                            await self._close_idle()
+                        if pause_seconds is None or not asks_for_rerun(error, connection):
+                            raise
+                await asyncio.sleep(jittered(pause_seconds))
+        raise AssertionError("the last run returns or raises")
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+        await self._take_turn()
+        try:
+            connection = self._idle.pop()[1] if self._idle else await self._database.connect_async()
+            try:
+                yield connection
+            finally:
+                await self._put_back(connection)
+        finally:
+            self._turns.release()
+
+    async def _take_turn(self) -> None:
+        try:
+            async with asyncio.timeout(TURN_SECONDS):
+                await self._turns.acquire()
+        except TimeoutError:
+            raise DatabaseBusy(
+                f"all {MAX_CONNECTIONS} connections of this process to {self._database.address} were in use for "
+                f"{TURN_SECONDS:.0f} s"
+            ) from None
+
+    async def _put_back(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        if self._is_closed or connection.info.transaction_status is not TransactionStatus.IDLE:
+            await connection.close()
+            return
+        loop = asyncio.get_running_loop()
+        self._idle.append((loop.time(), connection))
+        if self._keeper is None or self._keeper.done():
+            # In a context of its own: it works for all, not for the one that came first.
+            self._keeper = loop.create_task(self._close_when_idle(), context=contextvars.Context())
+
+    async def _close_when_idle(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while self._idle:
+                await asyncio.sleep(max(self._idle[0][0] + IDLE_SECONDS - loop.time(), 0))
+                while self._idle and self._idle[0][0] + IDLE_SECONDS <= loop.time():
+                    await self._idle.popleft()[1].close()
+        except asyncio.CancelledError:
+            # The event loop ends.
+            self._is_closed = True
+            await self._close_idle()
+            raise
+
+    async def _close_idle(self) -> None:
+        while self._idle:
+            await self._idle.popleft()[1].close()
+
+
+_pools: PerLoop[Pool] = PerLoop()
+
+
+def pool_of(database: Database) -> Pool:
+    """The pool of the running event loop for a database."""
+    return _pools.get(tuple(sorted(database.connect_args.items())), lambda: Pool(database))

@@ -1,0 +1,16 @@
+-- Retention classes whose tasks cannot end now, as no partition of their history holds the present. Read from the
+-- catalogs of Postgres, which everybody may read; horsies' own catalog of partitions needs a privilege.
+SELECT substring(pg_get_expr(class.relpartbound, class.oid) FROM '''(.*)''') AS class_key
+FROM pg_inherits AS of_history
+INNER JOIN pg_class AS class ON class.oid = of_history.inhrelid
+WHERE of_history.inhparent = to_regclass('horsies_task_history')
+    AND NOT EXISTS (
+        SELECT
+        FROM pg_inherits AS of_class
+        INNER JOIN pg_class AS leaf ON leaf.oid = of_class.inhrelid
+        CROSS JOIN LATERAL pg_get_expr(leaf.relpartbound, leaf.oid) AS bound
+        WHERE of_class.inhparent = class.oid
+            AND now() >= coalesce(substring(bound FROM 'FROM \(''([^'']*)''\)')::timestamptz, '-infinity')
+            AND now() < coalesce(substring(bound FROM 'TO \(''([^'']*)''\)')::timestamptz, 'infinity')
+    )
+ORDER BY class_key

@@ -1,0 +1,16 @@
+-- For this transaction alone, as a pooler lends the connection to others. What is set already and stricter stays.
+SELECT set_config(
+    settings.name,
+    CASE WHEN settings.current > 0 THEN least(settings.current, settings.wanted) ELSE settings.wanted END || 'ms',
+    true
+)
+FROM (
+    SELECT
+        wanted.name,
+        wanted.milliseconds AS wanted,
+        round(extract(EPOCH FROM current_setting(wanted.name)::interval) * 1000)::bigint AS current
+    FROM (VALUES
+        ('lock_timeout', %(lock_milliseconds)s::bigint),
+        ('statement_timeout', %(statement_milliseconds)s::bigint)
+    ) AS wanted (name, milliseconds)
+) AS settings
