@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 
 from airflow_horsies.connected_hook import ConnectedHook
-from airflow_horsies.exceptions import InvalidTask, WaitTimeout
+from airflow_horsies.exceptions import HistoryPartitionMissing, InvalidTask, WaitTimeout
 from airflow_horsies.hub import Waiter, hub_of
 from airflow_horsies.ledger import cancelling, submissions
 from airflow_horsies.ledger.schema import read_version
@@ -68,7 +68,10 @@ class AsyncHook(ConnectedHook):
         wanted = canonical_ids(task_ids)
         await self._postgres_async()
         namespace = self.namespace
-        return await self._write_async(lambda wire: cancelling.release(wire, namespace, task_instance, wanted))
+        try:
+            return await self._write_async(lambda wire: cancelling.release(wire, namespace, task_instance, wanted))
+        except HistoryPartitionMissing:
+            return await self._write_async(lambda _: cancelling.release_later(namespace, task_instance, wanted))
 
     async def wait_async(self, task_ids: Iterable[str], *, timeout_seconds: float | None = None) -> list[TaskView]:
         """As :meth:`wait`, on an event loop: ``(task,) = await hook.wait_async([task_id])``."""

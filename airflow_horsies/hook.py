@@ -15,6 +15,7 @@ from airflow_horsies.database import Backoff, Listener
 from airflow_horsies.exceptions import (
     PASSING_ERRORS,
     AccessDenied,
+    HistoryPartitionMissing,
     HorsiesError,
     InvalidTask,
 )
@@ -158,9 +159,18 @@ class HorsiesHook(AsyncHook):
             namespace=self.namespace, base_url=self.base_url, task_instance=task_instance, tried=tried
         )
         self.ensure_ledger()
-        return self._write(
-            lambda wire: submitting.submit_tasks(wire, submitter, encoded), pipelined=not scripts.are_many(encoded)
-        )
+
+        def submit(*, can_cancel: bool) -> list[SubmitResult]:
+            return self._write(
+                lambda wire: submitting.submit_tasks(wire, submitter, encoded, can_cancel=can_cancel),
+                pipelined=not scripts.are_many(encoded),
+            )
+
+        try:
+            return submit(can_cancel=True)
+        except HistoryPartitionMissing:
+            # What is no longer wanted is cancelled as soon as horsies can record that.
+            return submit(can_cancel=False)
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -447,6 +457,7 @@ class HorsiesHook(AsyncHook):
                         heard = rest.until_heard(waiting, _pause(left, deadline, waiting))
                         # Only what was heard of, as reading all of a large batch at each end would take all the time.
                         if not heard or time.monotonic() >= read_all_at:
+                            self._carry_out_requests()
                             heard, read_all_at = set(waiting), time.monotonic() + poll_seconds
                         self._drop_ended(heard, waiting, ended, until)
                         backoff.reset()
@@ -491,7 +502,10 @@ class HorsiesHook(AsyncHook):
         """
         wanted = canonical_ids(task_ids)
         namespace = self.namespace
-        return self._write(lambda wire: cancelling.release(wire, namespace, task_instance, wanted))
+        try:
+            return self._write(lambda wire: cancelling.release(wire, namespace, task_instance, wanted))
+        except HistoryPartitionMissing:
+            return self._write(lambda _: cancelling.release_later(namespace, task_instance, wanted))
 
     # -- the database itself -----------------------------------------------------------------------------------------
 
@@ -584,6 +598,13 @@ class HorsiesHook(AsyncHook):
         if self._ledger_is_current:
             return self._session.run(make_script)
         return self._session.run(lambda: ledger_schema.read_since(since, make_script(), otherwise))
+
+    def _carry_out_requests(self) -> None:
+        """Cancel what could not be cancelled when that was asked for; who waits does so for something else."""
+        try:
+            self._write(cancelling.carry_out_requests)
+        except HorsiesError as error:
+            log.warning("Tasks that are to be cancelled are not yet: %s", error)
 
     def _drop_ended(
         self,

@@ -35,12 +35,13 @@ from airflow_horsies.database import (
     misses_the_schema,
     run_async,
 )
-from airflow_horsies.exceptions import PASSING_ERRORS, DatabaseBusy, HorsiesError
+from airflow_horsies.exceptions import PASSING_ERRORS, DatabaseBusy, DatabaseUnreachable, HorsiesError
 from airflow_horsies.ledger import attempts
+from airflow_horsies.ledger.cancelling import carry_out_requests
 from airflow_horsies.ledger.schema import read_version
 from airflow_horsies.models import LogCursor, TaskNews, TaskState
 from airflow_horsies.wire import scripts
-from airflow_horsies.wire.known import KnownSchema
+from airflow_horsies.wire.known import KnownSchema, writing
 from airflow_horsies.wire.listening import TASK_DONE
 from airflow_horsies.wire.schema import Schema
 from airflow_horsies.wire.statement import Script
@@ -275,6 +276,7 @@ class Hub:
             if loop.time() >= next_poll:
                 self._unread.update(self._waiters)
                 next_poll = loop.time() + self._poll_seconds
+                await self._carry_out_requests(connection)
             try:
                 with self._database.translated():
                     await self._read_states(connection)
@@ -292,6 +294,16 @@ class Hub:
             except TimeoutError:
                 if not self._waiters:
                     raise _Idle from None
+
+    async def _carry_out_requests(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        """Cancel what could not be cancelled when that was asked for; nobody here waits for it."""
+        try:
+            with self._database.translated():
+                await run_async(connection, lambda: self._known.speak(writing(carry_out_requests)), self._limits)
+        except DatabaseUnreachable:
+            raise
+        except HorsiesError as error:
+            log.warning("Tasks that are to be cancelled are not yet: %s", error)
 
     async def _read_states(self, connection: psycopg.AsyncConnection[Any]) -> None:
         unread, self._unread = self._unread & self._waiters.keys(), set()

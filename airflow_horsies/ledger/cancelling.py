@@ -63,8 +63,17 @@ def release(
         return (yield from cancel_many_and_signal(wire, task_ids, has_signals=version > 0))
     if wire.schema.worker_has_started:
         return (yield from cancel_unless_shared(wire, namespace, task_instance, task_ids))
-    yield from request_cancel(namespace, task_instance, task_ids)
-    return dict.fromkeys(task_ids, CancelOutcome.REQUESTED)
+    return (yield from release_later(namespace, task_instance, task_ids))
+
+
+def release_later(
+    namespace: str, task_instance: TaskInstanceKey, task_ids: Collection[str]
+) -> Script[dict[str, CancelOutcome]]:
+    """As :func:`release`, where horsies cannot record a cancelled task now."""
+    requested = yield from request_cancel(namespace, task_instance, task_ids)
+    return {
+        task_id: CancelOutcome.REQUESTED if task_id in requested else CancelOutcome.STILL_WANTED for task_id in task_ids
+    }
 
 
 def cancel_unless_shared(
@@ -76,16 +85,17 @@ def cancel_unless_shared(
     return outcomes | (yield from cancel_many_and_signal(wire, ours))
 
 
-def request_cancel(namespace: str, task_instance: TaskInstanceKey, task_ids: Collection[str]) -> Script[None]:
+def request_cancel(namespace: str, task_instance: TaskInstanceKey, task_ids: Collection[str]) -> Script[set[str]]:
     """As :func:`cancel_unless_shared`, where horsies cannot record a cancelled task now: it is done later."""
     ours = yield from _let_go(namespace, task_instance, task_ids)
     if ours:
         yield Statement(sql_text(PACKAGE, "request_cancel"), {"ids": sorted(ours)})
+    return ours
 
 
 def carry_out_requests(wire: Wire, *, limit: int = REQUESTS_AT_ONCE) -> Script[int]:
     """Cancel what could not be cancelled when that was asked for; how many requests were carried out."""
-    if not wire.schema.worker_has_started:
+    if not wire.schema.worker_has_started or (yield from read_version()) < SINCE:
         return 0
     rows = yield Statement(sql_text(PACKAGE, "take_cancel_requests"), {"limit": limit})
     ids = [row["horsies_task_id"] for row in rows]

@@ -43,6 +43,7 @@ MakeHook = Callable[..., HorsiesHook]
 ABOVE_THE_WIRE = (
     "test_attempts",
     "test_bad_input",
+    "test_changes",
     "test_cli",
     "test_following",
     "test_hub",

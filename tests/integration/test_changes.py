@@ -6,15 +6,25 @@ is cancelled that somebody else wants.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
 import pytest
+from psycopg import sql
 
-from airflow_horsies.exceptions import DeploymentUnknown, LedgerNewer, LedgerOutdated, StaleSubmission, TaskNotFound
+from airflow_horsies.exceptions import (
+    DeploymentUnknown,
+    LedgerNewer,
+    LedgerOutdated,
+    StaleSubmission,
+    TaskNotFound,
+    WaitTimeout,
+)
 from airflow_horsies.hook import HorsiesHook
+from airflow_horsies.hub import Hub
 from airflow_horsies.ledger import cancelling
 from airflow_horsies.models import (
     AirflowTry,
@@ -270,12 +280,23 @@ def test_a_key_whose_task_ended_badly_or_is_gone_does_not_keep_new_work_from_run
 # -- a cancel that has to wait -------------------------------------------------------------------------------------
 
 
+MADE_BY_A_WORKER = "horsies_task_provenance_staged"
+
+
+def rename_function(hook: HorsiesHook, old: str, new: str) -> None:
+    with hook.get_conn() as connection:
+        found = connection.execute("SELECT oid::regprocedure::text FROM pg_proc WHERE proname = %s", (old,)).fetchall()
+        for (function,) in found:
+            connection.execute(f"ALTER FUNCTION {function} RENAME TO {new}")
+
+
 @pytest.fixture
-def without_workers(hook: HorsiesHook, monkeypatch: pytest.MonkeyPatch) -> None:
+def without_workers(hook: HorsiesHook) -> None:
     """As in a database on which no worker has ever started: horsies cannot record a cancelled task."""
-    hook.__dict__["horsies_schema"] = replace(hook.horsies_schema, worker_has_started=False)
+    rename_function(hook, MADE_BY_A_WORKER, "not_there_yet")
 
 
+@on_the_newest_release
 @pytest.mark.usefixtures("without_workers")
 def test_a_cancel_that_cannot_be_recorded_is_kept_and_carried_out_later(hook: HorsiesHook, make_hook: MakeHook) -> None:
     first = hook.submit(spec(1), INSTANCE, tried())
@@ -284,17 +305,66 @@ def test_a_cancel_that_cannot_be_recorded_is_kept_and_carried_out_later(hook: Ho
     # Not taken up again: it is as good as cancelled.
     assert hook.submit(spec(1), INSTANCE, tried(2)).outcome is SENT
     later = make_hook()
+    assert later._write(lambda wire: cancelling.carry_out_requests(wire)) == 0
+    rename_function(hook, "not_there_yet", MADE_BY_A_WORKER)
+    later = make_hook()
     assert later._write(lambda wire: cancelling.carry_out_requests(wire)) == 1
     assert later._write(lambda wire: cancelling.carry_out_requests(wire)) == 0
     assert state_of(later, first.task_id) is TaskState.CANCELLED
 
 
+@on_the_newest_release
 @pytest.mark.usefixtures("without_workers")
 def test_a_clear_does_not_depend_on_the_cancel(hook: HorsiesHook) -> None:
     first = hook.submit(spec(1), INSTANCE, tried())
     assert hook.submit(spec(1), INSTANCE, tried(2, clear_number=1)).outcome is SENT
     requested = rows(hook, "SELECT horsies_task_id::text FROM airflow_horsies.cancel_requests")
     assert requested == [(first.task_id,)]
+
+
+@on_the_newest_release
+@pytest.mark.parametrize("how", ["release", "clear", "trigger"])
+def test_a_history_without_a_partition_for_today_delays_the_cancel_and_nothing_else(
+    hook: HorsiesHook, how: str
+) -> None:
+    first = hook.submit(spec(1), INSTANCE, tried())
+    with hook.get_conn() as connection:
+        found = connection.execute(
+            """SELECT parent_name, leaf_name FROM horsies_task_history_leaf_catalog
+               WHERE class_key = 'standard_30d' AND now() >= lower_anchor AND now() < upper_anchor"""
+        ).fetchone()
+        connection.execute(sql.SQL("ALTER TABLE {} DETACH PARTITION {}").format(*map(sql.Identifier, found)))
+    if how == "release":
+        assert hook.release([first.task_id], INSTANCE) == {first.task_id: CancelOutcome.REQUESTED}
+    elif how == "clear":
+        assert hook.submit(spec(1), INSTANCE, tried(2, clear_number=1)).outcome is SENT
+    else:
+        outcomes = asyncio.run(hook.release_async([first.task_id], INSTANCE))
+        assert outcomes == {first.task_id: CancelOutcome.REQUESTED}
+    assert state_of(hook, first.task_id) is TaskState.PENDING
+    requested = rows(hook, "SELECT horsies_task_id::text FROM airflow_horsies.cancel_requests")
+    assert requested == [(first.task_id,)]
+
+
+@pytest.mark.parametrize("side", ["blocking", "hub"])
+def test_who_waits_carries_out_what_was_asked_for(
+    hook: HorsiesHook, make_hook: MakeHook, side: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited_for, unwanted = hook.enqueue(spec(1)), hook.submit(spec(2), INSTANCE, tried()).task_id
+    hook._write(lambda _: cancelling.release_later("default", INSTANCE, [unwanted]))
+    if side == "blocking":
+        with pytest.raises(WaitTimeout):
+            hook.wait([waited_for], timeout_seconds=1.5, poll_seconds=0.2)
+    else:
+
+        async def wait() -> None:
+            hub = Hub(await hook._postgres_async(), listens=True, poll_seconds=0.2)
+            async with hub.subscribe([waited_for]):
+                await asyncio.sleep(1.5)
+
+        asyncio.run(wait())
+    assert state_of(hook, unwanted) is TaskState.CANCELLED
+    assert state_of(hook, waited_for) is TaskState.PENDING
 
 
 # -- the deployment and its tables ---------------------------------------------------------------------------------
