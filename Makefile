@@ -6,17 +6,18 @@ export PYTHON
 # They would reach into the virtual environment.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
-.PHONY: help demo docs test test-slow screenshots browser check lint test-airflow-side test-matrix test-releases chaos bench venv clean
+.PHONY: help demo docs test test-slow screenshots browser check lint test-airflow-side test-oldest-airflow test-matrix \
+	test-releases chaos bench venv clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1|\2/p' Makefile | while IFS='|' read -r name what; do \
-		printf '  make %-18s %s\n' "$$name" "$$what"; \
+		printf '  make %-20s %s\n' "$$name" "$$what"; \
 	done
 
 demo: venv  ## Postgres, Airflow and a horsies worker with PySpark; ARGS=--once ends by itself
 	@.venv/bin/python -m airflow_horsies.embedded demo --end-with-parent $(ARGS)
 
-test: lint browser  ## lint, unit, integration and acceptance tests; ARGS goes to pytest
+test: lint browser  ## lint, all tests that are not slow, and test-airflow-side and test-oldest-airflow; ARGS goes to pytest
 	@.venv/bin/python .ci/test $(ARGS)
 
 test-slow: venv  ## what 'make test' leaves out for its time: clusters, deaths of all kinds, many tasks
@@ -43,6 +44,9 @@ lint: venv  ## ruff, mypy and the import contracts
 
 test-airflow-side:  ## the provider on Python 3.11 or 3.12, without horsies and pyspark
 	@.ci/airflow-side
+
+test-oldest-airflow:  ## the package and every example DAG, imported by the oldest Airflow that is supported
+	@.ci/oldest-airflow
 
 test-matrix: export ARGS := $(ARGS)
 test-matrix:  ## the unit and dag.test() suites on Airflow 3.1, 3.2 and 3.3; ARGS goes to pytest
