@@ -3,6 +3,9 @@
 Any day may run at any time, alone or with others:
 
     airflow backfill create --dag-id flights_daily --from-date 2013-01-01 --to-date 2013-01-31 --max-active-runs 4
+    airflow dags trigger flights_daily --logical-date 2013-03-01
+
+The day is that of the logical date, of which Airflow has one run at most: so no two runs write the same day.
 
 Two days do not go smoothly. On 2013-01-08 the weather service fails once, which a retry of horsies heals. On 2013-02-01
 the delivery is damaged, which no retry heals.
@@ -13,6 +16,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import Asset, AssetAlias, dag
 
 from airflow_horsies.models import RetryPolicy
@@ -26,6 +30,15 @@ WHEN_MONTH_IS_FULL = AssetAlias("flights_when_month_is_full")
 LOST = ["WORKER_CRASHED", "SPARK_SESSION_LOST"]
 AFTER_LOSS = RetryPolicy.fixed([2, 15, 60], auto_retry_for=LOST)
 AFTER_OUTAGE = RetryPolicy.exponential(2, max_retries=5, auto_retry_for=["WEATHER_UNAVAILABLE", *LOST])
+
+
+def day_of(dag_run: Any) -> str:
+    if dag_run.logical_date is None:
+        raise AirflowFailException(
+            "flights_daily works on the day of its logical date, and this run has none. Trigger it with a logical date "
+            "in 2013, as in 'airflow dags trigger flights_daily --logical-date 2013-03-01'."
+        )
+    return f"{dag_run.logical_date:%Y-%m-%d}"
 
 
 def tell_of_full_month(context: Any, result: list[dict[str, Any]]) -> None:
@@ -48,11 +61,12 @@ def tell_of_full_month(context: Any, result: list[dict[str, Any]]) -> None:
         "retry_delay": timedelta(seconds=10),
         "fail_fast_codes": ["NO_DELIVERY", "QUALITY_GATE_FAILED"],
     },
+    user_defined_macros={"day_of": day_of},
     tags=["horsies", "flights"],
     doc_md=__doc__,
 )
 def flights_daily():
-    day = {"day": "{{ ds }}"}
+    day = {"day": "{{ day_of(dag_run) }}"}
     ingest = HorsiesOperator(task_id="ingest", task_name="flights.ingest", kwargs=day, retry_policy=AFTER_LOSS)
     validate = HorsiesOperator(task_id="validate", task_name="flights.validate", kwargs=day, retry_policy=AFTER_LOSS)
     enrich = HorsiesOperator(task_id="enrich", task_name="flights.enrich", kwargs=day, retry_policy=AFTER_OUTAGE)

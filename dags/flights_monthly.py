@@ -1,6 +1,7 @@
 """A month of flights, rolled up when its last missing day has come, and again whenever one of its days has run again.
 
-For a month that is not full: ``airflow dags trigger flights_monthly --conf '{"month": "2013-02"}'``.
+For a month that is not full: ``airflow dags trigger flights_monthly --conf '{"month": "2013-02"}'``; it needs at least
+one day of it from flights_daily.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ def flights_monthly():
             [2, 15, 60], auto_retry_for=["WORKER_CRASHED", "SPARK_SESSION_LOST", "SPARK_JOB_FAILED"]
         ),
         good_until="dag_run_deadline",
+        fail_fast_codes=["NO_DAYS"],
         retries=2,
         retry_delay=timedelta(seconds=10),
         # Where nobody told of a day, there is none to wait for.

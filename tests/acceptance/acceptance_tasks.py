@@ -1,11 +1,11 @@
-"""The sample tasks, those of the example pipeline, and a few that tests need."""
+"""The tasks of the examples, and a few that tests need."""
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
 
-from flights.tasks import app
+from flights.worker import app
 from horsies import TaskError, TaskResult
 from pyspark.sql import SparkSession
 

@@ -56,9 +56,13 @@ class AirflowApi:
     def import_errors(self) -> list[str]:
         return [each["stack_trace"] for each in self.call("GET", "/importErrors")["import_errors"]]
 
-    def trigger(self, dag_id: str, **conf: Any) -> str:
+    def unpause(self, dag_id: str) -> None:
+        self.call("PATCH", f"/dags/{dag_id}", json={"is_paused": False})
+
+    def trigger(self, dag_id: str, *, logical_date: str | None = None, **conf: Any) -> str:
         run_id = f"test-{uuid.uuid4().hex[:8]}"
-        self.call("POST", f"/dags/{dag_id}/dagRuns", json={"dag_run_id": run_id, "logical_date": None, "conf": conf})
+        wanted = {"dag_run_id": run_id, "logical_date": logical_date, "conf": conf}
+        self.call("POST", f"/dags/{dag_id}/dagRuns", json=wanted)
         return run_id
 
     def run_state(self, dag_id: str, run_id: str) -> str:
@@ -132,7 +136,11 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedStack]:
         durable=True,
         dags_folder=dags,
         worker_app="acceptance_tasks:app",
-        worker_environ={"PYTHONPATH": WORKER_PATH, "FLIGHTS_LAKE": str(folder / "lake")},
+        worker_environ={
+            "PYTHONPATH": WORKER_PATH,
+            "FLIGHTS_LAKE": str(folder / "lake"),
+            "HORSIES_REPORT_FOLDER": str(folder / "reports"),
+        },
         all_admins=True,
         base_path="/team/airflow",
         airflow_settings={

@@ -158,8 +158,10 @@ def test_two_hundred_tasks_leave_nothing_in_their_child(make_rig: MakeRig) -> No
     assert memory[-1] < memory[49] * 1.1
     assert late["heap"] < early["heap"] * 1.5
     assert (late["cached"], early["cached"]) == (0, 0)
-    for what in ("threads", "jvm_threads", "files", "temporary"):
+    for what in ("threads", "jvm_threads", "files"):
         assert late[what] <= early[what] + 5, (what, early, late)
+    # Spark deletes the six files of a task's shuffle some tasks later. What is never deleted grows with every task.
+    assert late["temporary"] < early["temporary"] + 150, (early, late)
     assert len([process for process in rig.family() if process.name() == "java"]) == 1
 
 
