@@ -30,7 +30,7 @@ screenshots: venv browser  ## pictures of the pages in the Airflow UI, into test
 	@mkdir -p tests/screenshots
 	DEMO_DAYS=31 SCREENSHOTS=tests/screenshots .venv/bin/python -m pytest tests/acceptance/test_ui.py tests/acceptance/test_demo.py $(ARGS)
 
-docs: venv  ## airflow_horsies/docs/reference.md, from the code
+docs: venv  ## airflow_horsies/docs/reference.md and the versions in the guides, from the code
 	AIRFLOW_HOME="$(CURDIR)/.cache/docs" .venv/bin/python -W ignore -m tests.docs.reference
 
 check: lint  ## before a commit: lint and unit tests

@@ -1,4 +1,4 @@
-"""``reference.md``, from the code: ``make docs`` writes it, and a test compares it."""
+"""``reference.md``, from the code: ``make docs`` writes it and the versions in the guides, and tests compare them."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ from airflow_horsies.worker import (
     spark_task,
 )
 from tests.docs.blocks import GUIDES
+from tests.docs.versions import with_versions
 
 REFERENCE = GUIDES / "reference.md"
 NAMED_TYPES = {
@@ -377,3 +378,7 @@ def _listed(codes: Iterable[str]) -> str:
 if __name__ == "__main__":
     REFERENCE.write_text(reference())
     print(f"wrote {REFERENCE.name}")
+    for guide in sorted(GUIDES.glob("*.md")):
+        if (text := with_versions(guide.read_text())) != guide.read_text():
+            guide.write_text(text)
+            print(f"wrote the versions in {guide.name}")

@@ -263,11 +263,11 @@ def test_shown_output_is_what_the_commands_above_it_print(deployment: Deployment
 
 
 def _blurred(line: str) -> str:
-    """Without what differs from one run to the next."""
+    """Without what differs from one run to the next: ids, hosts with their pids, and seconds. All else is compared."""
     line = re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}", "ID", line)
     line = re.sub(r"\S+:\d+ serves", "HOST serves", line)
     line = re.sub(r" s on \S+", " s on HOST", line)
-    return re.sub(r"\d+(\.\d+)?", "N", line).rstrip()
+    return re.sub(r"\d+\.\d+ s\b", "N s", line).rstrip()
 
 
 # -- Python ----------------------------------------------------------------------------------------------------------
