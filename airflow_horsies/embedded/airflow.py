@@ -68,6 +68,7 @@ class EmbeddedAirflow:
         self._processes: dict[str, GuardedProcess] = {}
         self._environ: dict[str, str] = {}
         self._port = 0
+        self._former_port: int | None = None
 
     def __enter__(self) -> Self:
         self.migrate()
@@ -84,6 +85,12 @@ class EmbeddedAirflow:
     def base_url(self) -> str:
         self.environ()
         return f"http://{LOOPBACK}:{self._port}{self.base_path}"
+
+    @property
+    def former_base_url(self) -> str | None:
+        """Where it was the last time, if its port was taken since."""
+        self.environ()
+        return f"http://{LOOPBACK}:{self._former_port}{self.base_path}" if self._former_port else None
 
     @property
     def processes(self) -> Mapping[str, GuardedProcess]:
@@ -215,8 +222,10 @@ class EmbeddedAirflow:
     def _kept_port(self) -> int:
         """The port of the last time if it is free, so that links to it stay good."""
         kept = self.folder / "port"
-        if kept.exists() and is_free(port := int(kept.read_text())):
-            return port
+        if kept.exists():
+            if is_free(port := int(kept.read_text())):
+                return port
+            self._former_port = port
         [port] = free_ports(1)
         kept.write_text(str(port))
         return port

@@ -73,6 +73,11 @@ class AirflowApi:
         )["dag_runs"]
         return runs
 
+    def clear(self, dag_id: str, run_id: str) -> None:
+        """Run all of it again: what a time-out of the run left undone is not failed, but skipped."""
+        asked = {"dry_run": False, "only_failed": False}
+        self.call("POST", f"/dags/{dag_id}/dagRuns/{quote(run_id, safe='')}/clear", json=asked)
+
     def run(self, dag_id: str, run_id: str) -> dict[str, Any]:
         run: dict[str, Any] = self.call("GET", f"/dags/{dag_id}/dagRuns/{quote(run_id, safe='')}")
         return run

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import shutil
 import signal
 import threading
@@ -15,9 +16,10 @@ from types import FrameType
 
 import psycopg
 
+from airflow_horsies.embedded.airflow import kept_json
 from airflow_horsies.embedded.errors import EmbeddedError
 from airflow_horsies.embedded.guard import PR_SET_PDEATHSIG, prctl
-from airflow_horsies.embedded.postgres import EmbeddedPostgres
+from airflow_horsies.embedded.postgres import EmbeddedPostgres, make_folder
 from airflow_horsies.embedded.progress import Progress
 from airflow_horsies.embedded.stack import EmbeddedStack
 from airflow_horsies.embedded.story import ALL_DAYS, LAKE, REPORTS, WORKER_APP, Outcome, tell_story
@@ -57,6 +59,7 @@ def run(folder: Path, *, once: bool, dags_folder: Path, days: int = ALL_DAYS, en
             "HORSIES_REPORT_FOLDER": str(folder.absolute() / REPORTS),
         },
         all_admins=True,
+        namespace=kept_namespace(folder),
         step=progress.step,
     )
     began = time.monotonic()
@@ -82,6 +85,14 @@ def run(folder: Path, *, once: bool, dags_folder: Path, days: int = ALL_DAYS, en
             signal.signal(number, signal.SIG_IGN)
         with progress.step("Stopping everything"):
             stack.stop()
+
+
+def kept_namespace(folder: Path) -> str:
+    """Who this Airflow is, kept with its data: its address changes when another program has taken its port."""
+    make_folder(folder)
+    # Data of an earlier release have no namespace of their own.
+    namespace = "default" if (folder / "airflow").exists() else f"demo-{secrets.token_hex(4)}"
+    return kept_json(folder / "identity.json", {"namespace": namespace})["namespace"]
 
 
 def clean(folder: Path) -> None:

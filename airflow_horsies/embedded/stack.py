@@ -6,20 +6,25 @@ import contextlib
 import shlex
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from airflow_horsies.database import Database, Session
 from airflow_horsies.embedded.airflow import EmbeddedAirflow
 from airflow_horsies.embedded.errors import EmbeddedError
 from airflow_horsies.embedded.java import find_java
 from airflow_horsies.embedded.postgres import EmbeddedPostgres, make_folder
 from airflow_horsies.embedded.process import LOOPBACK, private_file
 from airflow_horsies.embedded.worker import SPARK_WORKER, HorsiesWorker
+from airflow_horsies.ledger.schema import read_since
+from airflow_horsies.ledger.submissions import change_base_url
 
 AIRFLOW_DATABASE = "airflow"
 HORSIES_DATABASE = "horsies"
 CONNECTION_ID = "horsies_default"
+DEFAULT_NAMESPACE = "default"
 SAMPLE_APP = "airflow_horsies.worker.sample_tasks:app"
 
 Step = Callable[[str], contextlib.AbstractContextManager[object]]
@@ -42,6 +47,7 @@ class EmbeddedStack:
     :param users: without ``all_admins``, Airflow's users: name to role.
     :param airflow_settings: further environment variables of Airflow's components.
     :param base_path: serve Airflow below a path.
+    :param namespace: that of the Airflow connection; without one, it has none.
     :param step: called with each step's title; the context it returns lasts as long as the step.
     """
 
@@ -57,6 +63,7 @@ class EmbeddedStack:
         users: Mapping[str, str] | None = None,
         airflow_settings: Mapping[str, str] | None = None,
         base_path: str = "",
+        namespace: str | None = None,
         step: Step = silent,
     ) -> None:
         self.folder = folder.absolute()
@@ -68,6 +75,7 @@ class EmbeddedStack:
         self._users = users
         self._airflow_settings = airflow_settings
         self._base_path = base_path
+        self._namespace = namespace
         self._step = step
         self._airflow: EmbeddedAirflow | None = None
         self._worker: HorsiesWorker | None = None
@@ -114,6 +122,7 @@ class EmbeddedStack:
             self._write_environment()
             with self._step("Airflow's database"):
                 self._airflow.migrate()
+            self._keep_submissions(self._airflow)
             self._airflow.start()
             with self._step("horsies worker"):
                 self._worker.wait_live()
@@ -139,6 +148,7 @@ class EmbeddedStack:
             "login": held["user"],
             "password": held["password"],
             "schema": held["dbname"],
+            **({"extra": {"namespace": self._namespace}} if self._namespace else {}),
         }
 
     def _make_worker(self, java_home: Path) -> HorsiesWorker:
@@ -173,6 +183,18 @@ class EmbeddedStack:
             base_path=self._base_path,
             settings=self._airflow_settings,
         )
+
+    def _keep_submissions(self, airflow: EmbeddedAirflow) -> None:
+        """A submission tells the address of its Airflow: those of the former address stay our own."""
+        if (old := airflow.former_base_url) is None:
+            return
+        info = self.postgres.conninfo(HORSIES_DATABASE)
+        session = Session(Database(info, info))
+        moved = partial(change_base_url, self._namespace or DEFAULT_NAMESPACE, old=old, new=airflow.base_url)
+        try:
+            session.run(lambda: read_since(1, moved(), 0))
+        finally:
+            session.close()
 
     def _write_environment(self) -> None:
         """For a shell: ``set -a; . environment; airflow …`` talks to this stack."""

@@ -6,19 +6,23 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from urllib.parse import quote, urlsplit
 
 import pandas as pd
 import pytest
 from playwright.sync_api import expect
 
+from airflow_horsies.embedded.airflow_api import AirflowApi
 from airflow_horsies.embedded.guard import PR_SET_CHILD_SUBREAPER, descendants, prctl
 from tests.acceptance.browser import SCREENSHOTS, find_browser, open_browser
 
@@ -26,6 +30,7 @@ DAYS = int(os.environ.get("DEMO_DAYS", "2"))
 FIRST_DAY = 1 if DAYS == 31 else 8
 ONCE_SECONDS = 1500
 COMMAND = [sys.executable, "-m", "airflow_horsies.embedded"]
+RUNS = "/dags/flights_daily/dagRuns"
 
 
 @pytest.fixture(scope="module")
@@ -215,6 +220,68 @@ def open_links(output: str) -> None:
             expect(inside.get_by_text(seen).first).to_be_visible(timeout=60_000)
             if SCREENSHOTS:
                 page.screenshot(path=Path(SCREENSHOTS) / f"{name}.png")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3 * ONCE_SECONDS)
+def test_a_failed_day_is_told_and_an_interrupted_backfill_goes_on_at_another_address(tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
+    try:
+        with demo_at_work(folder) as (demo, address):
+            run = under_way(address)
+            with AirflowApi(address) as api:
+                api.call("PATCH", f"{RUNS}/{quote(run)}", json={"state": "failed"})
+            output, _ = demo.communicate(timeout=ONCE_SECONDS)
+            assert demo.returncode == 1
+            assert f"error: The run {run} of flights_daily failed" in output
+
+        with demo_at_work(folder) as (demo, address):
+            under_way(address)
+            demo.send_signal(signal.SIGINT)
+            demo.communicate(timeout=120)
+            assert demo.returncode == 130
+
+        with socket.socket() as taken:
+            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            taken.bind(("127.0.0.1", urlsplit(address).port or 0))
+            taken.listen()
+            demo = start_demo(folder, "--once", "--days", "2")
+            try:
+                output, _ = demo.communicate(timeout=ONCE_SECONDS)
+            finally:
+                demo.kill()
+        assert demo.returncode == 0, output
+        assert "2 days of January 2013 went through the pipeline" in output
+        assert address not in output
+    finally:
+        subprocess.run([*COMMAND, "clean", "--folder", folder], check=True)
+
+
+@contextmanager
+def demo_at_work(folder: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A demo that backfills two days, and the address of its Airflow."""
+    demo = start_demo(folder, "--once", "--days", "2")
+    try:
+        assert demo.stdout
+        output = ""
+        while "Backfilling" not in output:
+            line = demo.stdout.readline()
+            assert line, output
+            output += line
+        yield demo, f"http://127.0.0.1:{(folder / 'airflow' / 'port').read_text()}"
+    finally:
+        demo.kill()
+        demo.communicate()
+
+
+def under_way(address: str) -> str:
+    """The run of a day that has begun."""
+    with AirflowApi(address) as api:
+        for _ in range(600):
+            if found := api.call("GET", f"{RUNS}/~/taskInstances?state=running&state=deferred")["task_instances"]:
+                return str(found[0]["dag_run_id"])
+            time.sleep(0.2)
+    raise AssertionError("no task of the backfill began")
 
 
 def test_a_folder_without_the_pipeline_is_refused(tmp_path: Path) -> None:

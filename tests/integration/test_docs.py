@@ -195,7 +195,8 @@ def _worker(made: Deployment) -> GuardedProcess:
     assert len(tasks) == len(all_blocks("python tasks")), "tasks in a guide that TASK_GUIDES does not name"
     (made.folder / "my_tasks.py").write_text(made.localised("\n\n".join(tasks)))
     (made.folder / "data" / "arrivals").mkdir(parents=True)
-    sold = pandas.DataFrame({"shop": ["north", "north", "south"], "day": ["2026-01-01"] * 3, "amount": [1.5, 2.0, 9.0]})
+    days = ["2026-01-01"] * 3 + [f"{TODAY:%Y-%m-%d}"] * 3
+    sold = pandas.DataFrame({"shop": ["north", "north", "south"] * 2, "day": days, "amount": [1.5, 2.0, 9.0] * 2})
     sold.to_parquet(made.folder / "data" / "sales")
     (made.folder / "tmp").mkdir()
     (command,) = re.findall(r"^ExecStart=(.*)$", block_of("deploy.md", "ini systemd").text, re.MULTILINE)

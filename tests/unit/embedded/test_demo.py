@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_horsies.embedded.demo import attempts_table, clean
+from airflow_horsies.embedded.demo import attempts_table, clean, kept_namespace
 from airflow_horsies.embedded.errors import EmbeddedError
 from airflow_horsies.models import Attempt, TaskResult, TaskState, TaskView
 
@@ -51,3 +51,14 @@ def test_clean_leaves_a_folder_that_holds_no_demo_alone(tmp_path: Path) -> None:
     with pytest.raises(EmbeddedError, match="holds no demo"):
         clean(tmp_path)
     assert [each.name for each in tmp_path.iterdir()] == ["precious"]
+
+
+def test_the_demo_is_the_same_deployment_over_restarts_and_no_other(tmp_path: Path) -> None:
+    first, other = kept_namespace(tmp_path / "first"), kept_namespace(tmp_path / "other")
+    (tmp_path / "first" / "airflow").mkdir()
+    assert kept_namespace(tmp_path / "first") == first != other
+
+
+def test_data_of_an_earlier_release_are_found_again(tmp_path: Path) -> None:
+    (tmp_path / "airflow").mkdir()
+    assert kept_namespace(tmp_path) == "default"

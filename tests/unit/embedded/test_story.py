@@ -117,6 +117,39 @@ def api(answer: httpx.Response) -> AirflowApi:
     return made
 
 
+class RunsOfAirflow:
+    """As much of the API as waiting needs, with runs in given states."""
+
+    def __init__(self, **states: str) -> None:
+        self.states = states
+        self.cleared: list[tuple[str, str]] = []
+
+    def runs(self, dag_id: str, state: str | None = None, **query: Any) -> list[dict[str, Any]]:
+        return [
+            {"dag_run_id": run_id, "state": held, "logical_date": run_id}
+            for run_id, held in self.states.items()
+            if run_id.startswith(dag_id) and state in (None, held)
+        ]
+
+    def clear(self, dag_id: str, run_id: str) -> None:
+        self.cleared.append((dag_id, run_id))
+
+    def errors(self, dag_id: str, run_id: str) -> dict[str, str]:
+        return {"ingest": "Task failed with exception TaskFailed: no disk"}
+
+
+def test_a_day_that_fails_ends_the_waiting_with_its_reason() -> None:
+    airflow = RunsOfAirflow(flights_daily_1="success", flights_daily_2="failed", flights_daily_3="queued")
+    with pytest.raises(EmbeddedError, match=r"The run flights_daily_2 of flights_daily failed\n  ingest: .* no disk"):
+        story._wait_for_days(airflow, "a", "b", 3, lambda told: None)  # type: ignore[arg-type]
+
+
+def test_what_failed_in_an_earlier_demo_runs_again() -> None:
+    airflow = RunsOfAirflow(flights_daily_1="success", flights_daily_2="failed", flights_monthly_1="failed")
+    story._rerun_failed(airflow, "a", "b")  # type: ignore[arg-type]
+    assert airflow.cleared == [("flights_daily", "flights_daily_2"), ("flights_monthly", "flights_monthly_1")]
+
+
 def test_a_refusal_of_airflow_is_told_with_its_words() -> None:
     with pytest.raises(EmbeddedError, match=r"Airflow refused PATCH /dags/x: 404 no such DAG"):
         api(httpx.Response(404, text="no such DAG")).unpause("x")
