@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import count
 from typing import TypeVar
 
@@ -15,13 +16,14 @@ from airflow_horsies.database import Backoff, Listener
 from airflow_horsies.exceptions import (
     PASSING_ERRORS,
     AccessDenied,
+    DatabaseError,
     HistoryPartitionMissing,
     HorsiesError,
     InvalidTask,
 )
 from airflow_horsies.hub import FOLLOW_SECONDS, POLL_SECONDS
 from airflow_horsies.ledger import attempts as ledger_attempts
-from airflow_horsies.ledger import cancelling, submissions, submitting
+from airflow_horsies.ledger import cancelling, pruning, submissions, submitting
 from airflow_horsies.ledger import reports as ledger_reports
 from airflow_horsies.ledger import schema as ledger_schema
 from airflow_horsies.ledger.schema import Migration
@@ -59,7 +61,9 @@ log = logging.getLogger(__name__)
 
 RECONNECT_SECONDS = 0.5
 MAX_RECONNECT_SECONDS = 15.0
-PRUNE_AFTER = timedelta(days=1)
+# How long a pruner waits for another one, which holds its lock for a page at a time.
+MAX_PRUNE_WAITS = 600
+PRUNE_WAIT_SECONDS = 0.1
 
 
 class HorsiesHook(AsyncHook):
@@ -542,16 +546,32 @@ class HorsiesHook(AsyncHook):
             log.info("Migrated the airflow_horsies tables to version %s (%s)", migration.version, migration.name)
         return applied
 
-    def prune(self, *, older_than: timedelta = PRUNE_AFTER) -> int:
+    def prune(self, *, older_than: timedelta = pruning.PRUNE_AFTER, lines_older_than: timedelta | None = None) -> int:
         """
         Forget submissions, logs and progress of tasks that horsies itself no longer keeps; how many were forgotten.
 
+        Workers do so by themselves. Each page is a transaction of its own.
+
         .. code-block:: python
 
-            forgotten = hook.prune()
+            forgotten = hook.prune(lines_older_than=timedelta(days=7))
+
+        :param older_than: leave what was heard of within this time.
+        :param lines_older_than: also remove log lines of this age, whatever became of their task.
         """
         self.ensure_ledger()
-        return self._write(lambda wire: submissions.prune(wire, older_than=older_than))
+        rule = pruning.PruneRule(older_than=older_than, lines_older_than=lines_older_than)
+        forgotten, after, waits = 0, None, 0
+        while waits < MAX_PRUNE_WAITS:
+            page = self._write(partial(pruning.prune_page, rule=rule, after=after))
+            if page is None:
+                waits += 1
+                time.sleep(PRUNE_WAIT_SECONDS)
+                continue
+            forgotten, after = forgotten + page.submissions, page.last_id
+            if page.is_last:
+                return forgotten
+        raise DatabaseError("Another process prunes the airflow_horsies tables and does not end. Try again later.")
 
     def change_base_url(self, *, old: str, new: str) -> int:
         """

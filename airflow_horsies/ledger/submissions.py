@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from datetime import UTC, timedelta
+from datetime import UTC
 
 from airflow_horsies.ledger.schema import PACKAGE
 from airflow_horsies.models import Slice, Submission, TaskInstanceKey
-from airflow_horsies.wire.scripts import read_states
 from airflow_horsies.wire.statement import Row, Script, Statement, sql_text
-from airflow_horsies.wire.statements import Wire
 
-PRUNE_BATCH = 1_000
 # The version of the ledger whose readers know the latest submission.
 SINCE = 4
 
@@ -45,26 +42,6 @@ def change_base_url(namespace: str, *, old: str, new: str) -> Script[int]:
     """The deployment moved: its submissions stay its own. Returns how many there were."""
     rows = yield Statement(sql_text(PACKAGE, "change_base_url"), {"namespace": namespace, "old": old, "new": new})
     return len(rows)
-
-
-def prune(wire: Wire, *, older_than: timedelta) -> Script[int]:
-    """Forget what belongs to tasks that horsies itself no longer keeps; the number of submissions forgotten."""
-    pruned = 0
-    after: str | None = None
-    while True:
-        rows = yield Statement(
-            sql_text(PACKAGE, "read_prunable"),
-            {"older_than_seconds": int(older_than.total_seconds()), "after": after, "limit": PRUNE_BATCH},
-        )
-        ids = [row["horsies_task_id"] for row in rows]
-        if not ids:
-            return pruned
-        kept = yield from read_states(wire, ids)
-        gone = [task_id for task_id in ids if task_id not in kept]
-        if gone:
-            (counted,) = yield Statement(sql_text(PACKAGE, "prune_tasks"), {"ids": gone})
-            pruned += counted["pruned"]
-        after = ids[-1]
 
 
 def scan_submissions(part: Slice) -> Statement:

@@ -48,6 +48,7 @@ ABOVE_THE_WIRE = (
     "test_following",
     "test_hub",
     "test_hub_faults",
+    "test_pruning",
     "test_report",
     "test_sensors",
     "test_spark_source",

@@ -1,34 +1,15 @@
 from __future__ import annotations
 
 import uuid
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from airflow_horsies.ledger import submissions
 from airflow_horsies.models import TaskInstanceKey
 from airflow_horsies.wire.statements import Wire
-from tests.unit.driving import MOVED, Answer, drive
+from tests.unit.driving import MOVED, drive
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 WIRE = Wire(MOVED)
-
-
-def test_prune_forgets_what_horsies_no_longer_keeps_batch_by_batch() -> None:
-    ids = [str(uuid.UUID(int=number)) for number in range(1, 4)]
-    pages = iter([ids[:2], ids[2:], []])
-    answers: dict[str, Answer] = {
-        "read_prunable": lambda _: [{"horsies_task_id": task_id} for task_id in next(pages)],
-        "moved/read_states": lambda params: [{"id": each, "status": "COMPLETED"} for each in params["ids"][:1]],
-        "prune_tasks": lambda params: [{"pruned": len(params["ids"])}],
-    }
-    driven = drive(submissions.prune(WIRE, older_than=timedelta(days=1)), answers)
-    assert driven.outcome == 1
-    read = [params for name, params in driven.ran if name == "read_prunable"]
-    assert [(params["older_than_seconds"], params["after"]) for params in read] == [
-        (86_400, None),
-        (86_400, ids[1]),
-        (86_400, ids[2]),
-    ]
-    assert driven.params("prune_tasks") == {"ids": [ids[1]]}
 
 
 SUBMISSION_ROW = {

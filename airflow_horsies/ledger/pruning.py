@@ -1,0 +1,94 @@
+"""How our tables stay small: what belongs to tasks that horsies no longer keeps goes, and so do old log lines.
+
+A page of ids is looked at in a transaction of its own, so that nobody waits for a pruner for longer than that takes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from airflow_horsies.ledger.schema import PACKAGE
+from airflow_horsies.wire.scripts import read_states
+from airflow_horsies.wire.statement import Script, Statement, sql_text
+from airflow_horsies.wire.statements import Wire
+
+# The version of the ledger that has all the tables pruned here.
+SINCE = 4
+PAGE_IDS = 500
+PAGE_LINES = 5_000
+PRUNE_AFTER = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PruneRule:
+    """What may go.
+
+    :param older_than: records of tasks that horsies no longer keeps go this long after their last sign of life.
+    :param lines_older_than: log lines of any task go at this age; None leaves them to their task.
+    """
+
+    older_than: timedelta = PRUNE_AFTER
+    lines_older_than: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrunedPage:
+    """What went with one page.
+
+    :param last_id: what the next page comes after.
+    :param is_last: whether there is no next page.
+    """
+
+    submissions: int = 0
+    lines: int = 0
+    last_id: str | None = None
+    is_last: bool = False
+
+
+def prune_page(wire: Wire, rule: PruneRule, *, after: str | None) -> Script[PrunedPage | None]:
+    """Prune the next page of ids; None where somebody else prunes at this moment."""
+    yield Statement(sql_text(PACKAGE, "limit_pruning"))
+    (lock,) = yield Statement(sql_text(PACKAGE, "lock_pruning"))
+    if not lock["locked"]:
+        return None
+    rows = yield Statement(
+        sql_text(PACKAGE, "read_prunable"),
+        {"older_than_seconds": rule.older_than.total_seconds(), "after": after, "limit": PAGE_IDS},
+    )
+    if not rows:
+        return PrunedPage(is_last=True, last_id=after)
+    old = [row["horsies_task_id"] for row in rows if row["is_old"]]
+    kept = (yield from read_states(wire, old)) if old else {}
+    gone = [task_id for task_id in old if task_id not in kept]
+    lines = yield from _prune_lines(rule, [row["horsies_task_id"] for row in rows], gone)
+    if lines == PAGE_LINES:
+        # There may be more of them: the same page once again.
+        return PrunedPage(lines=lines, last_id=after)
+    submissions = (yield from _prune_tasks(rule, gone)) if gone else 0
+    return PrunedPage(submissions=submissions, lines=lines, last_id=rows[-1]["horsies_task_id"])
+
+
+def _prune_lines(rule: PruneRule, ids: list[str], gone: list[str]) -> Script[int]:
+    age = rule.lines_older_than
+    if not gone and age is None:
+        return 0
+    (row,) = yield Statement(
+        sql_text(PACKAGE, "prune_lines"),
+        {
+            "ids": ids,
+            "gone": gone,
+            "older_than_seconds": None if age is None else age.total_seconds(),
+            "limit": PAGE_LINES,
+        },
+    )
+    lines: int = row["pruned"]
+    return lines
+
+
+def _prune_tasks(rule: PruneRule, gone: list[str]) -> Script[int]:
+    (row,) = yield Statement(
+        sql_text(PACKAGE, "prune_tasks"), {"ids": gone, "older_than_seconds": rule.older_than.total_seconds()}
+    )
+    pruned: int = row["pruned"]
+    return pruned
