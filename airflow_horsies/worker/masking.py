@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from urllib.parse import unquote
+from typing import Any
+from urllib.parse import unquote, unquote_plus
 
 MASK = "***"
 # Shorter ones would take ordinary words out of every line.
@@ -16,7 +18,12 @@ SECRET_NAME = re.compile(
 )
 # Under such names one also finds switches and numbers.
 HARMLESS = re.compile(r"true|false|none|null|yes|no|on|off|[\d.]+(?:ms|s|m|h|d)?", re.IGNORECASE)
-URL_PARAMETER = re.compile(r"[?&;](?:[\w.-]*(?:password|token|secret)[\w.-]*)=([^&;\s]+)", re.IGNORECASE)
+# Such names are found among the pairs of a connection string, and are too short to look for elsewhere.
+SECRET_PAIR_NAME = re.compile(rf"{SECRET_NAME.pattern}|signature|\b(?:pwd|pass|sig)$", re.IGNORECASE)
+PAIR = re.compile(r"""([\w.-]+(?: [\w.-]+)*)\s*=\s*("[^"]*"|'[^']*'|[^;&\s]+)""")
+URL = re.compile(r"[a-z][\w+.-]*://", re.IGNORECASE)
+URL_PASSWORD = re.compile(r"://[^\s/:@]*:([^\s/@]+)@")
+PORT = re.compile(r"\d+(?:/|$)")
 
 _secrets: set[str] = set()
 
@@ -43,17 +50,54 @@ def mask_known(conf: Mapping[str, str], urls: Iterable[str]) -> None:
     for name, value in (*os.environ.items(), *conf.items()):
         if SECRET_NAME.search(name) and not HARMLESS.fullmatch(value):
             mask(value)
-    for url in urls:
-        password = _password_of(url)
-        for secret in (password or "", *URL_PARAMETER.findall(url)):
-            mask(secret)
-            mask(unquote(secret))
+    for text in (*os.environ.values(), *conf.values(), *urls):
+        for secret in secrets_in(text):
+            if not HARMLESS.fullmatch(secret):
+                mask(secret)
+                mask(unquote(secret))
 
 
-def _password_of(url: str) -> str | None:
-    """A password may hold what other URLs may not."""
+def secrets_in(text: str) -> Iterator[str]:
+    """Passwords of URLs, and what stands under the name of a secret in a connection string or in JSON."""
+    if text.lstrip().startswith(("{", "[")):
+        try:
+            yield from _secrets_in_json(json.loads(text))
+        except ValueError:
+            pass
+        else:
+            return
+    yield from URL_PASSWORD.findall(text)
+    if URL.match(text):
+        yield from _password_of(text)
+    for name, quoted in PAIR.findall(text):
+        value = quoted[1:-1] if quoted[0] in "'\"" else quoted
+        if SECRET_PAIR_NAME.search(name):
+            # Some separate the pairs by commas, and some passwords have one.
+            yield from {value, value.partition(",")[0]}
+        elif (decoded := unquote_plus(value)).startswith("{"):
+            yield from secrets_in(decoded)
+
+
+def _secrets_in_json(value: Any, name: str = "") -> Iterator[str]:
+    match value:
+        case dict():
+            for key, item in value.items():
+                yield from _secrets_in_json(item, str(key))
+        case list():
+            for item in value:
+                yield from _secrets_in_json(item, name)
+        case str():
+            if SECRET_PAIR_NAME.search(name):
+                yield value
+            yield from secrets_in(value)
+
+
+def _password_of(url: str) -> Iterator[str]:
+    """A password may hold what other parts of a URL may not."""
     user_and_password, at, _ = url.partition("://")[2].rpartition("@")
-    return user_and_password.partition(":")[2] if at else None
+    password = user_and_password.partition(":")[2]
+    if at and password and not PORT.match(password):
+        yield password
 
 
 def presentable(text: str) -> str:

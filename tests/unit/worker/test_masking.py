@@ -103,6 +103,57 @@ def test_secrets_of_sparks_settings_are_masked() -> None:
     assert masked("s3a-secret s3a-session key-password flights") == "*** *** *** flights"
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("REDIS_URL", "redis://:s3cret-word@cache:6379/0"),
+        ("CELERY_BROKER_URL", "sentinel://:s3cret-word@a:26379;sentinel://:s3cret-word@b:26379"),
+        ("SENTRY_DSN", "https://s3cret-word:s3cret-word@sentry.example/42"),
+        ("PLAIN_DSN", "host=db user=etl password=s3cret-word dbname=x"),
+        ("QUOTED_DSN", "host=db user=etl password='s3cret-word' dbname=x"),
+        ("AIRFLOW_CONN_MY_DB", "postgres://etl:s3cret-word@db:5432/x?sslmode=require"),
+        ("AIRFLOW_CONN_MY_API", '{"conn_type": "http", "host": "api", "password": "s3cret-word"}'),
+        ("AIRFLOW_CONN_DEEP", '{"conn_type": "aws", "extra": {"aws_secret_access_key": "s3cret-word"}}'),
+        ("AIRFLOW_CONN_TEXT", '{"conn_type": "aws", "extra": "{\\"session_token\\": \\"s3cret-word\\"}"}'),
+        ("AIRFLOW_CONN_EXTRA", "aws://?__extra__=%7B%22aws_secret_access_key%22%3A+%22s3cret-word%22%7D"),
+        ("AZURE_STORAGE", "DefaultEndpointsProtocol=https;AccountName=a;AccountKey=s3cret-word;EndpointSuffix=x"),
+        ("SERVICE_BUS", "Endpoint=sb://x/;SharedAccessKeyName=root;SharedAccessKey=s3cret-word"),
+        ("SQL_SERVER", "Server=db;User Id=sa;Password=s3cret-word;"),
+        ("ODBC", "DRIVER={x};SERVER=db;UID=sa;PWD=s3cret-word"),
+        ("JDBC", "jdbc:sqlserver://db:1433;user=sa;password=s3cret-word"),
+        ("CACHE", "cache.example:6380,password=s3cret-word,ssl=True"),
+        ("BLOB_SAS", "https://a.blob.core.windows.net/c?sv=2024&sig=s3cret-word"),
+        ("KAFKA_JAAS", 'PlainLoginModule required username="u" password="s3cret-word";'),
+        ("PROXY", "http://u:s3cret-word@proxy:3128"),
+    ],
+)
+def test_passwords_in_urls_and_connection_strings_of_the_environment_are_masked(
+    environ: dict[str, str], name: str, value: str
+) -> None:
+    environ[name] = value
+    mask_known({}, [])
+    assert masked("it is s3cret-word, of etl at db") == "it is ***, of etl at db"
+    assert "s3cret-word" not in masked(f"{name} is {value}")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "https://index.example:8443/simple@latest/x",
+        "-Dspark.token.enabled=true -Xmx512m",
+        "https://docs.example/page?token=12345",
+        "{not json, password}",
+        "[1, 2",
+        "user@example.com",
+        "postgres://etl@db:5432/x",
+    ],
+)
+def test_what_only_looks_like_one_is_not_masked(environ: dict[str, str], value: str) -> None:
+    environ["MY_SETTING"] = value
+    mask_known({}, [])
+    assert masked(f"{value} true 12345 8443/simple") == f"{value} true 12345 8443/simple"
+
+
 @pytest.mark.usefixtures("environ")
 def test_passwords_of_database_urls_are_masked_as_written_and_as_meant() -> None:
     mask_known({}, ["postgresql+psycopg://u:p%40ss%2Fword@db/x", "postgresql://direct/x", ""])
