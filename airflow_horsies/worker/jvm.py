@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
 import signal
 import struct
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -20,6 +22,7 @@ from airflow_horsies.worker.parent_death import die_with_parent
 
 FOLDER_PREFIX = "airflow-horsies-spark-"
 CONNECTION_FILE = "connection"
+LOCK_FILE = "lock"
 LEVEL = re.compile(r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d (TRACE|DEBUG|INFO|WARN|ERROR|FATAL) ")
 STOP_SECONDS = 5.0
 LOOPBACK = "127.0.0.1"
@@ -43,12 +46,15 @@ class Jvm:
         self._on_line = on_line
         self._last_lines: list[str] = []
         self.folder = Path(tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}{os.getpid()}-"))
+        self._lock = _lock(self.folder)
         self._process: subprocess.Popen[bytes] | None = None
 
     def launch(self) -> None:
         """Start it without waiting. To be called on the main thread: the JVM ends with the thread that started it."""
         from pyspark.find_spark_home import _find_spark_home
 
+        spark_home = _find_spark_home()
+        self._name_python()
         properties = self.folder / "spark.properties"
         properties.write_text("".join(f"{name} {_escaped(value)}\n" for name, value in self._full_conf().items()))
         child_pid = os.getpid()
@@ -59,7 +65,7 @@ class Jvm:
 
         process = self._process = subprocess.Popen(
             [
-                str(Path(_find_spark_home(), "bin", "spark-submit")),
+                str(Path(spark_home, "bin", "spark-submit")),
                 *("--load-spark-defaults", "--properties-file", str(properties), "pyspark-shell"),
             ],
             stdin=subprocess.PIPE,
@@ -67,6 +73,8 @@ class Jvm:
             stderr=subprocess.STDOUT,
             env={
                 **os.environ,
+                # Spark's own script would ask the python3 of the PATH, which may be another one or none.
+                "SPARK_HOME": spark_home,
                 "SPARK_CONNECT_MODE": "0",
                 **({"SPARK_LOCAL_IP": LOOPBACK} if self._is_local and "SPARK_LOCAL_IP" not in os.environ else {}),
                 "_PYSPARK_DRIVER_CONN_INFO_PATH": str(self.folder / CONNECTION_FILE),
@@ -74,6 +82,12 @@ class Jvm:
             preexec_fn=before_exec,
         )
         threading.Thread(target=self._read, args=(process.stdout,), name="horsies-jvm-lines", daemon=True).start()
+
+    def _name_python(self) -> None:
+        """Have Python functions of queries run by this interpreter; the executors of a cluster have their own."""
+        named = self._conf.get("spark.pyspark.python") or (sys.executable if self._is_local else None)
+        if named:
+            os.environ.setdefault("PYSPARK_PYTHON", named)
 
     @property
     def _is_local(self) -> bool:
@@ -108,6 +122,7 @@ class Jvm:
             self._process.kill()
             self._process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
+        self._lock.close()
 
     def stop(self) -> None:
         """Let it end by itself, which it does when nobody writes to it any more."""
@@ -153,14 +168,24 @@ class Jvm:
             self._on_line(level, text)
 
 
+def _lock(folder: Path) -> IO[bytes]:
+    """Held as long as the child lives, and told by the kernel, also to processes that see other pids than it does."""
+    # Under its name it is locked from the first moment on.
+    unnamed = folder / f"{LOCK_FILE}.new"
+    lock = unnamed.open("wb")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    unnamed.rename(folder / LOCK_FILE)
+    return lock
+
+
 def remove_folders_of_the_dead() -> None:
     """A child that was killed could not remove its folder."""
     for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
-        pid = folder.name.removeprefix(FOLDER_PREFIX).partition("-")[0]
-        with suppress(FileNotFoundError):
-            is_ours = folder.stat().st_uid == os.getuid()
-            if pid.isdigit() and is_ours and not Path(f"/proc/{pid}").exists():
-                shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):
+            if folder.stat().st_uid == os.getuid():
+                with (folder / LOCK_FILE).open("rb") as lock:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _escaped(value: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,7 +33,12 @@ def on_cluster(cluster: EmbeddedSparkCluster, make_rig: MakeRig) -> Rig:
         # A failure is not tried again on another executor, as it would be told only after four of them.
         "spark.task.maxFailures": 1,
     }
-    environ = {**cluster.environ, "HORSIES_SPARK_MASTER": cluster.url, "HORSIES_SPARK_CONF": json.dumps(conf)}
+    environ = {
+        **cluster.environ,
+        "PYSPARK_PYTHON": sys.executable,
+        "HORSIES_SPARK_MASTER": cluster.url,
+        "HORSIES_SPARK_CONF": json.dumps(conf),
+    }
     return make_rig("on_cluster", **environ)
 
 

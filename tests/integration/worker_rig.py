@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +14,6 @@ from airflow.sdk import Connection
 
 from airflow_horsies.embedded.java import find_java_home
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
-from airflow_horsies.embedded.process import LOOPBACK
 from airflow_horsies.embedded.worker import SPARK_WORKER, HorsiesWorker
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.ledger import attempts as ledger
@@ -33,6 +31,7 @@ HERE = Path(__file__).parent
 WAIT_SECONDS = 180
 LOG_LINES = 500
 HANG_SECONDS = 3
+SYSTEMD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 MakeRig = Callable[..., "Rig"]
 
@@ -54,8 +53,8 @@ class Rig:
             environ={
                 "PYTHONPATH": str(HERE),
                 "JAVA_HOME": str(find_java_home(folder / "java")),
-                "PYSPARK_PYTHON": sys.executable,
-                "SPARK_LOCAL_IP": LOOPBACK,
+                # What systemd gives: neither the interpreter nor anything else of this environment is on it.
+                "PATH": SYSTEMD_PATH,
                 "TMPDIR": str(self.temporary),
                 "HORSIES_SPARK_MASTER": "local[2]",
                 "HORSIES_LOG_LINES": str(LOG_LINES),
