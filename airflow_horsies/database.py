@@ -232,6 +232,13 @@ class Session:
             with suppress(*DRIVER_ERRORS):
                 connection.close()
 
+    def hang_up(self) -> None:
+        """Called on another thread: who waits on the connection for an answer waits no longer."""
+        connection = self._connection
+        if connection is not None:
+            with suppress(OSError, *DRIVER_ERRORS), socket.socket(fileno=os.dup(connection.fileno())) as wire:
+                wire.shutdown(socket.SHUT_RDWR)
+
     def _open(self) -> Any:
         if self._connection is None:
             self._connection = self.database.connect()

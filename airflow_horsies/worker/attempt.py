@@ -14,8 +14,9 @@ from typing import Any
 from airflow_horsies.models import LogChunk, Progress
 from airflow_horsies.worker.logs import AttemptLog
 
-# A task that is stopped this long before horsies would kill its process leaves the warm session alive.
-SOFT_TIMEOUT_LEAD_SECONDS = 2.0
+# A task that is stopped this long before horsies would kill its process can clean up, and leaves the session warm.
+SOFT_TIMEOUT_LEAD_PART = 0.1
+LEAST_LEAD_SECONDS, MOST_LEAD_SECONDS = 2.0, 10.0
 LEAST_SOFT_TIMEOUT_SECONDS = 10.0
 
 
@@ -38,6 +39,12 @@ class Assignment:
     timeout_seconds: float | None
 
 
+def _set_event() -> threading.Event:
+    event = threading.Event()
+    event.set()
+    return event
+
+
 @dataclass(slots=True, eq=False)
 class RunningAttempt:
     """Shared between the task's own thread and those that watch it."""
@@ -55,6 +62,10 @@ class RunningAttempt:
     progress: tuple[int, int | None, str | None] | None = None
     tells_own_progress: bool = False
     stop_reason: StopReason | None = None
+    # Whether its code or its Spark jobs were cut short; what it returns then is not its result.
+    is_interrupted: bool = False
+    # Cleared while something that stops it is under way.
+    settled: threading.Event = field(default_factory=_set_event)
     # None until it has ended.
     outcome: str | None = None
     finished_at: datetime | None = None
@@ -62,6 +73,7 @@ class RunningAttempt:
     error_message: str | None = None
     metrics: dict[str, Any] = field(default_factory=dict)
     reported: threading.Event = field(default_factory=threading.Event)
+    _ending: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @property
     def task_id(self) -> str:
@@ -76,20 +88,31 @@ class RunningAttempt:
     def reason_to_stop_by_now(self) -> StopReason | None:
         """Whether its time is up."""
         limit = self.assignment.timeout_seconds
-        soft_limit = None if limit is None or limit < LEAST_SOFT_TIMEOUT_SECONDS else limit - SOFT_TIMEOUT_LEAD_SECONDS
-        if soft_limit is not None and time.monotonic() - self.started > soft_limit:
+        if (
+            limit is not None
+            and limit >= LEAST_SOFT_TIMEOUT_SECONDS
+            and time.monotonic() - self.started > limit - _lead(limit)
+        ):
             return StopReason.TIMED_OUT
         if self.stops_at_good_until and self.good_until is not None and datetime.now(UTC) >= self.good_until:
             return StopReason.GOOD_UNTIL_PASSED
         return None
 
-    def end(self, outcome: str, error_code: str | None = None, error_message: str | None = None) -> None:
-        if self.outcome is None:
+    def end(self, outcome: str, error_code: str | None = None, error_message: str | None = None) -> bool:
+        """Whether it had not ended before: the first who says how it ended is right."""
+        with self._ending:
+            if self.outcome is not None:
+                return False
             self.log.close()
-        self.finished_at = datetime.now(UTC)
-        self.error_code = error_code
-        self.error_message = error_message
-        self.outcome = outcome
+            self.finished_at = datetime.now(UTC)
+            self.error_code = error_code
+            self.error_message = error_message
+            self.outcome = outcome
+        return True
+
+
+def _lead(limit: float) -> float:
+    return min(max(limit * SOFT_TIMEOUT_LEAD_PART, LEAST_LEAD_SECONDS), MOST_LEAD_SECONDS)
 
 
 def find_assignment() -> Assignment | None:

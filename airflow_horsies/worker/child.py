@@ -15,10 +15,11 @@ from horsies.core.models.tasks import OperationalErrorCode, OutcomeCode
 
 from airflow_horsies.worker.attempt import Assignment, RunningAttempt, StopReason, find_assignment
 from airflow_horsies.worker.errors import Failure, TaskFault, describe, is_unfit_to_keep, short
+from airflow_horsies.worker.housekeeping import Housekeeper
 from airflow_horsies.worker.logs import AttemptLog, Capture
 from airflow_horsies.worker.masking import mask_known
 from airflow_horsies.worker.parent_death import die_with_parent
-from airflow_horsies.worker.reporter import Reporter
+from airflow_horsies.worker.reporter import Reporter, database_of
 from airflow_horsies.worker.settings import WorkerSettings
 from airflow_horsies.worker.spark import Spark, make_spark
 from airflow_horsies.worker.stopping import Stopper
@@ -47,12 +48,13 @@ class Child:
         self._capture = Capture(self._current_log)
         self._stopper = Stopper()
         self._spark: Spark | None = make_spark(settings.spark, self._hear_spark) if uses_spark else None
-        self._reporter = Reporter(
-            settings.direct_database_url or settings.database_url,
-            stop=self._stop,
-            before_report=self._before_report,
+        database = database_of(settings.direct_database_url or settings.database_url)
+        self._reporter = Reporter(database, stop=self._stop, before_report=self._before_report)
+        self._housekeeper = Housekeeper(
+            database, settings.housekeeping.rule, settings.housekeeping.every.total_seconds()
         )
         self._current: RunningAttempt | None = None
+        self._stopping = threading.Lock()
 
     def start(self) -> None:
         """Called once, on the main thread, before the first task; must not take long."""
@@ -64,6 +66,8 @@ class Child:
         self._capture.install()
         self._stopper.install()
         self._reporter.start()
+        if self._settings.housekeeping.every:
+            self._housekeeper.start()
         if self._spark is not None:
             self._spark.start()
             multiprocessing.util.Finalize(None, self._spark.stop, exitpriority=10)
@@ -74,9 +78,8 @@ class Child:
 
     def run(self, assignment: Assignment, body: Body, *, with_spark: bool, stops_at_good_until: bool) -> Outcome:
         """Run the body of a task as an attempt: with its log, its progress, and a way to stop it."""
-        attempt = RunningAttempt(
-            assignment, AttemptLog(self._settings.log_lines), stops_at_good_until=stops_at_good_until
-        )
+        attempt_log = AttemptLog(self._settings.log_lines, self._settings.log_bytes)
+        attempt = RunningAttempt(assignment, attempt_log, stops_at_good_until=stops_at_good_until)
         self._capture.flush()
         self._current = attempt
         self._reporter.begin(attempt)
@@ -91,6 +94,7 @@ class Child:
                 error = raised
                 self._log_error(attempt, raised)
             failure = None if error is None else describe(error)
+            self._settle(attempt)
             if spark is not None:
                 failure = self._leave_spark(spark, attempt, failure)
             self._capture.end_lines()
@@ -108,6 +112,11 @@ class Child:
         elif not isinstance(error, TaskFault):
             attempt.log.add_exception(error)
 
+    def _settle(self, attempt: RunningAttempt) -> None:
+        if not self._stopper.settle(attempt) and self._spark is not None:
+            log.error("Interrupting Spark for task %s hangs, and would hit the next one", attempt.task_id)
+            self._spark.restart()
+
     def _leave_spark(self, spark: Spark, attempt: RunningAttempt, failure: Failure | None) -> Failure | None:
         try:
             if failure is not None and spark.is_lost:
@@ -122,11 +131,11 @@ class Child:
     def _end(
         self, attempt: RunningAttempt, value: Any, error: BaseException | None, failure: Failure | None
     ) -> Outcome:
+        if attempt.stop_reason is not None and (error is not None or attempt.is_interrupted):
+            return _failed(*_end_stopped(attempt, attempt.stop_reason, "Stopped"))
         if error is None or failure is None:
             attempt.end("COMPLETED")
             return TaskResult(ok=value)
-        if attempt.stop_reason is not None:
-            return _failed(*_end_stopped(attempt, attempt.stop_reason, "Stopped"))
         unhandled = OperationalErrorCode.UNHANDLED_EXCEPTION
         attempt.log.say("ERROR", f"{failure.code or unhandled.value}: {failure.message}")
         attempt.end("FAILED", failure.code or unhandled.value, failure.message)
@@ -158,9 +167,11 @@ class Child:
                 attempt.progress = progress
 
     def _stop(self, attempt: RunningAttempt, reason: StopReason) -> None:
-        if attempt.stop_reason is not None or attempt.outcome is not None:
-            return
-        attempt.stop_reason = reason
+        with self._stopping:
+            if attempt.stop_reason is not None or attempt.outcome is not None:
+                return
+            attempt.settled.clear()
+            attempt.stop_reason = reason
         attempt.log.say("WARNING", f"Stopping this attempt, as {reason}")
         interrupt = None if self._spark is None else partial(self._spark.interrupt, attempt.task_id)
         threading.Thread(
@@ -170,10 +181,13 @@ class Child:
             daemon=True,
         ).start()
 
-    def _report_killed(self, attempt: RunningAttempt, reason: StopReason) -> None:
+    def _report_killed(self, attempt: RunningAttempt, reason: StopReason) -> bool:
         attempt.log.say("ERROR", "It did not stop, and its process was killed")
-        _end_stopped(attempt, reason, "Its process was killed")
+        outcome, code = STOPPED[reason]
+        if not attempt.end(outcome, _text_of(code), f"Its process was killed, as {reason}"):
+            return False
         self._reporter.end(attempt)
+        return True
 
 
 _child: Child | None = None
@@ -217,8 +231,12 @@ def progress(done: int, total: int | None = None, text: str | None = None) -> No
 def _end_stopped(attempt: RunningAttempt, reason: StopReason, how: str) -> tuple[OutcomeCode | str, str]:
     """The end of an attempt that was made to stop; its code and what is said of it."""
     outcome, code = STOPPED[reason]
-    attempt.end(outcome, str(getattr(code, "value", code)), f"{how}, as {reason}")
+    attempt.end(outcome, _text_of(code), f"{how}, as {reason}")
     return code, f"{how}, as {reason}"
+
+
+def _text_of(code: OutcomeCode | str) -> str:
+    return str(getattr(code, "value", code))
 
 
 def _session_of_caller() -> Any:

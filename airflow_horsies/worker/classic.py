@@ -13,6 +13,7 @@ from airflow_horsies.worker.errors import MORE_MEMORY, Failure, SparkLost, first
 from airflow_horsies.worker.jvm import Jvm, JvmError, OnLine, remove_folders_of_the_dead
 from airflow_horsies.worker.settings import SparkSettings
 from airflow_horsies.worker.spark_status import SparkStatus
+from airflow_horsies.worker.surroundings import Surroundings
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,7 @@ class ClassicSpark:
         self._context: Any = None
         self._no_properties: Any = None
         self._status: SparkStatus | None = None
+        self._surroundings: Surroundings | None = None
         self._source: Any = None
         self._ready: Future[Any] | None = None
         self._tidied: Future[None] | None = None
@@ -83,7 +85,7 @@ class ClassicSpark:
             return
         # Job group, tags and whatever else the task has set for its thread.
         self._context.setLocalProperties(self._no_properties.clone())
-        self._tidied = self._thread.submit(_tidy, self._root, session)
+        self._tidied = self._thread.submit(_tidy, self._root, session, self._surroundings)
 
     def restart(self) -> None:
         """Throw the JVM away and begin to start another one; on the main thread."""
@@ -101,19 +103,19 @@ class ClassicSpark:
             else:
                 jvm.kill()
         _forget()
-        self._root = self._ready = self._tidied = self._asked = self._status = None
+        self._root = self._session = self._ready = self._tidied = self._asked = self._status = None
 
     # -- while a task runs ---------------------------------------------------------------------------------------
 
     def interrupt(self, task_id: str) -> None:
         """Cancel what the task has Spark do; may block, so call it where that does no harm."""
-        root = self._root
-        if not self._is_alive():
+        root, session = self._root, self._session
+        if session is None or not self._is_alive():
             return
         root.sparkContext.cancelJobsWithTag(tag_of(task_id))
         # The tag does not reach jobs that the task's own threads have started; all there are belong to this task.
         root.sparkContext.cancelAllJobs()
-        for stream in root.streams.active:
+        for stream in session.streams.active:
             stream.stop()
 
     def poll_progress(self) -> tuple[int, int, str] | None:
@@ -182,6 +184,7 @@ class ClassicSpark:
         self._status = SparkStatus(root.sparkContext)
         self._status.progress()
         self._source = source.result()
+        self._surroundings = Surroundings(root.sparkContext)
         return root
 
     def _healthy_root(self) -> Any:
@@ -256,8 +259,8 @@ def _make_source(session: Any) -> Any:
     return source
 
 
-def _tidy(root: Any, session: Any) -> None:
-    """What one session can leave behind for the others: streams, caches, global views."""
+def _tidy(root: Any, session: Any, surroundings: Surroundings | None) -> None:
+    """What one session can leave behind for the others: streams, caches, global views, settings of the JVM."""
     for stream in session.streams.active:
         stream.stop()
     root.catalog.clearCache()
@@ -268,6 +271,8 @@ def _tidy(root: Any, session: Any) -> None:
     views = root._jsparkSession.sharedState().globalTempViewManager().listViewNames("*").mkString("\n")
     for view in views.splitlines():
         root.catalog.dropGlobalTempView(view)
+    if surroundings is not None:
+        surroundings.restore()
 
 
 def _forget() -> None:

@@ -25,6 +25,8 @@ from airflow_horsies.worker.masking import presentable
 MAX_LINE_CHARS = 4_000
 MAX_LINE_BYTES = 100_000
 CHUNK_BYTES = 32_768
+# Its header, its key in the table and in the index, its time and level.
+ROW_BYTES = 100
 
 Sink = Callable[[], "AttemptLog | None"]
 
@@ -32,8 +34,9 @@ Sink = Callable[[], "AttemptLog | None"]
 class AttemptLog:
     """Collects the lines of one attempt, up to a limit; taking them is the reporter's part."""
 
-    def __init__(self, max_lines: int) -> None:
+    def __init__(self, max_lines: int, max_bytes: int = sys.maxsize) -> None:
         self._max_lines = max_lines
+        self._bytes_left = self._max_bytes = max_bytes
         self._chunks: deque[tuple[datetime, str, list[str]]] = deque()
         self._lock = threading.Lock()
         self.count = 0
@@ -41,11 +44,11 @@ class AttemptLog:
 
     @property
     def is_full(self) -> bool:
-        return self.count >= self._max_lines
+        return self.count >= self._max_lines or self._bytes_left <= 0
 
     def add(self, level: str, lines: list[str], at: datetime | None = None) -> None:
         with self._lock:
-            kept = lines[: max(self._max_lines - self.count, 0)]
+            kept = self._fitting(lines[: max(self._max_lines - self.count, 0)])
             self.count += len(kept)
             if kept:
                 self._chunks.append((at or datetime.now(UTC), level, kept))
@@ -85,9 +88,20 @@ class AttemptLog:
             first_number += len(lines)
         return chunks
 
+    def _fitting(self, lines: list[str]) -> list[str]:
+        """As many of the lines as there is room for; from the first one on for which there is none, nothing is kept."""
+        for number, line in enumerate(lines):
+            size = _size(line)
+            if size > self._bytes_left:
+                self._bytes_left = 0
+                return lines[:number]
+            self._bytes_left -= size
+        return lines
+
     def _drop(self, lines: int) -> None:
         if lines > 0 and not self.dropped:
-            self.say("WARNING", f"This attempt has written its {self._max_lines:,} lines; more are not kept here")
+            bound = f"{self._max_lines:,} lines" if self._bytes_left else f"{self._max_bytes:,} bytes"
+            self.say("WARNING", f"This attempt has written its {bound}; more are not kept here")
         self.dropped += max(lines, 0)
 
 
@@ -224,6 +238,12 @@ def _open_file() -> io.FileIO:
 def _is_not_of_horsies(record: logging.LogRecord) -> bool:
     """horsies has handlers of its own."""
     return record.name != "horsies" and not record.name.startswith("horsies.")
+
+
+def _size(line: str) -> int:
+    """What it takes once it is kept, with what its row takes beside it."""
+    kept = line[:MAX_LINE_CHARS]
+    return ROW_BYTES + (len(kept) if kept.isascii() else len(kept.encode("utf-8", "backslashreplace")))
 
 
 def _clean(lines: list[str]) -> list[str]:

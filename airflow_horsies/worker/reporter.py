@@ -1,6 +1,7 @@
 """The thread of a child that speaks with our tables: lines, progress and ends go out, requests to stop come in.
 
-It never blocks and never fails a task: what cannot be written is tried again, and given up in the end.
+It never blocks and never fails a task: what cannot be written is tried again, and given up in the end. A second thread
+keeps the time, which goes on while the database hangs.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
+from typing import TypeVar
 
 from airflow_horsies.database import Database, Session, args_of_url
 from airflow_horsies.exceptions import DatabaseUnreachable, HorsiesError
@@ -25,6 +27,8 @@ from airflow_horsies.wire.statement import Script
 from airflow_horsies.wire.statements import Wire
 from airflow_horsies.worker.attempt import RunningAttempt, StopReason
 
+T = TypeVar("T")
+
 log = logging.getLogger(__name__)
 
 REPORT_SECONDS = 0.5
@@ -35,23 +39,26 @@ END_SECONDS = 3.0
 MAX_UNREPORTED = 100
 MAX_FAILURES = 3
 CONNECT_SECONDS = 10
+# A database that says nothing for so long is not waited for: the connection may lead nowhere, as after a failover.
+ANSWER_SECONDS = 30.0
+TCP_USER_TIMEOUT_MS = 30_000
 
 
 class Reporter:
     """
-    :param database_url: horsies' database, as its worker has it.
+    :param database: horsies' database.
     :param stop: what is called, on this thread, when an attempt must stop.
     :param before_report: called on this thread before each report, as lines may sit in buffers.
     """
 
     def __init__(
         self,
-        database_url: str,
+        database: Database,
         *,
         stop: Callable[[RunningAttempt, StopReason], None],
         before_report: Callable[[], None] = lambda: None,
     ) -> None:
-        self._session = Session(_database(database_url))
+        self._session = Session(database)
         self._stop = stop
         self._before_report = before_report
         self._wire: Wire | None = None
@@ -60,31 +67,62 @@ class Reporter:
         self._failures = 0
         self._watched = 0.0
         self._quiet_until = 0.0
+        self._asked_at: float | None = None
         self._wake = threading.Event()
-        self._thread = threading.Thread(target=self._serve, name="horsies-reporter", daemon=True)
+        self._tick = threading.Event()
 
     def start(self) -> None:
-        self._thread.start()
+        for name, target in (("horsies-reporter", self._serve), ("horsies-clock", self._keep_time)):
+            threading.Thread(target=target, name=name, daemon=True).start()
 
     def begin(self, attempt: RunningAttempt) -> None:
         self._current = attempt
         self._unreported.append(attempt)
         self._wake.set()
+        self._tick.set()
 
     def end(self, attempt: RunningAttempt) -> None:
         """Returns when everything about the attempt is written, or cannot be written soon."""
-        self._current = None
+        # A late end, told by the thread that stopped the attempt, says nothing of the one that runs now.
+        if self._current is attempt:
+            self._current = None
         self._wake.set()
         if time.monotonic() >= self._quiet_until:
             attempt.reported.wait(END_SECONDS)
 
-    def _serve(self) -> None:
+    @property
+    def _pause(self) -> float | None:
+        return REPORT_SECONDS if self._current is not None or self._unreported else None
+
+    def _keep_time(self) -> None:
         while True:
-            busy = self._current is not None or self._unreported
-            self._wake.wait(REPORT_SECONDS if busy else None)
-            self._wake.clear()
+            self._tick.wait(self._pause)
+            self._tick.clear()
             try:
                 self._check_time()
+                self._check_answer()
+            except Exception:
+                log.exception("The time of a task could not be looked at")
+
+    def _check_answer(self) -> None:
+        asked_at = self._asked_at
+        if asked_at is not None and time.monotonic() - asked_at > ANSWER_SECONDS:
+            log.warning("The database has not answered for %.0f s; the connection is made anew", ANSWER_SECONDS)
+            self._asked_at = time.monotonic()
+            self._session.hang_up()
+
+    def _ask(self, make_script: Callable[[], Script[T]]) -> T:
+        self._asked_at = time.monotonic()
+        try:
+            return self._session.run(make_script)
+        finally:
+            self._asked_at = None
+
+    def _serve(self) -> None:
+        while True:
+            self._wake.wait(self._pause)
+            self._wake.clear()
+            try:
                 self._before_report()
                 if time.monotonic() < self._quiet_until:
                     time.sleep(REPORT_SECONDS)
@@ -140,14 +178,14 @@ class Reporter:
         told, progress = attempt.progress, attempt.current_progress()
         if not (attempt.unwritten or outcome or progress):
             return
-        self._session.run(partial(_report, attempt, number, progress, outcome))
+        self._ask(partial(_report, attempt, number, progress, outcome))
         attempt.unwritten = []
         if attempt.progress is told:
             attempt.progress = None
 
     def _begin(self, attempt: RunningAttempt) -> int | None:
         """The attempt's number; None where it is no longer this worker's, and nobody could say which it was."""
-        number = self._session.run(partial(_begin, self._known_wire(), attempt))
+        number = self._ask(partial(_begin, self._known_wire(), attempt))
         if number is None:
             if attempt.outcome is None:
                 self._stop(attempt, StopReason.CLAIM_LOST)
@@ -156,15 +194,15 @@ class Reporter:
 
     def _known_wire(self) -> Wire:
         if self._wire is None:
-            self._session.run(ledger_schema.create)
-            self._wire = Wire(self._session.run(detect_schema))
+            self._ask(ledger_schema.create)
+            self._wire = Wire(self._ask(detect_schema))
         return self._wire
 
     def _watch(self, attempt: RunningAttempt) -> None:
         if attempt.stop_reason is not None or time.monotonic() - self._watched < WATCH_SECONDS:
             return
         self._watched = time.monotonic()
-        reason = self._session.run(partial(_find_reason_to_stop, self._known_wire(), attempt))
+        reason = self._ask(partial(_find_reason_to_stop, self._known_wire(), attempt))
         if reason is not None and attempt.outcome is None:
             self._stop(attempt, reason)
 
@@ -216,11 +254,13 @@ def _find_reason_to_stop(wire: Wire, attempt: RunningAttempt) -> Script[StopReas
     return None
 
 
-def _database(url: str) -> Database:
+def database_of(url: str) -> Database:
+    """As a worker has it, in the terms of our own connections."""
     connect_args = {
         "connect_timeout": CONNECT_SECONDS,
         "application_name": "airflow_horsies worker",
         "keepalives_idle": 30,
+        "tcp_user_timeout": TCP_USER_TIMEOUT_MS,
         **args_of_url(url),
         # A pooler in transaction mode has no prepared statements.
         "prepare_threshold": None,

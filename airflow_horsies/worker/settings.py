@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from airflow_horsies.database import POSTGRES_SCHEMES
 from airflow_horsies.exceptions import HorsiesError
+from airflow_horsies.ledger.pruning import PRUNE_AFTER, PruneRule
 
 DATABASE_URL = "HORSIES_DATABASE_URL"
 DIRECT_DATABASE_URL = "HORSIES_DIRECT_DATABASE_URL"
@@ -21,6 +22,10 @@ SPARK_MASTER = "HORSIES_SPARK_MASTER"
 SPARK_CONF = "HORSIES_SPARK_CONF"
 SPARK_HANG_SECONDS = "HORSIES_SPARK_HANG_SECONDS"
 LOG_LINES = "HORSIES_LOG_LINES"
+LOG_BYTES = "HORSIES_LOG_BYTES"
+LOG_AGE_SECONDS = "HORSIES_LOG_AGE_SECONDS"
+PRUNE_EVERY_SECONDS = "HORSIES_PRUNE_EVERY_SECONDS"
+PRUNE_AFTER_SECONDS = "HORSIES_PRUNE_AFTER_SECONDS"
 RESULT_BYTES = "HORSIES_RESULT_BYTES"
 
 LOCAL_DEFAULTS = {
@@ -50,6 +55,9 @@ DEFAULT_DEAD_AFTER = timedelta(minutes=2)
 DEFAULT_MASTER = "local[*]"
 DEFAULT_HANG_SECONDS = 60
 DEFAULT_LOG_LINES = 10_000
+DEFAULT_LOG_BYTES = 2_000_000
+DEFAULT_LOG_AGE = timedelta(days=14)
+DEFAULT_PRUNE_EVERY = timedelta(hours=1)
 DEFAULT_RESULT_BYTES = 1_000_000
 MASTER = re.compile(r"local(?:-cluster)?(?:\[.*\])?$|spark://|yarn$|k8s://|sc://")
 # What horsies itself allows.
@@ -124,6 +132,18 @@ class SparkSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class Housekeeping:
+    """How the airflow_horsies tables are kept small.
+
+    :param every: how often they are gone through, by all workers together; never if it is no time.
+    :param rule: what goes then.
+    """
+
+    every: timedelta = DEFAULT_PRUNE_EVERY
+    rule: PruneRule = field(default_factory=lambda: PruneRule(lines_older_than=DEFAULT_LOG_AGE))
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerSettings:
     """Everything ``horsies_app`` can be given."""
 
@@ -133,6 +153,8 @@ class WorkerSettings:
     dead_after: timedelta = DEFAULT_DEAD_AFTER
     spark: SparkSettings = SparkSettings()
     log_lines: int = DEFAULT_LOG_LINES
+    log_bytes: int = DEFAULT_LOG_BYTES
+    housekeeping: Housekeeping = Housekeeping()
     result_bytes: int = DEFAULT_RESULT_BYTES
 
     @classmethod
@@ -172,8 +194,23 @@ class WorkerSettings:
                 hang_seconds=_number(environ, SPARK_HANG_SECONDS, DEFAULT_HANG_SECONDS, least=1),
             ),
             log_lines=_number(environ, LOG_LINES, DEFAULT_LOG_LINES, least=0),
+            log_bytes=_number(environ, LOG_BYTES, DEFAULT_LOG_BYTES, least=0),
+            housekeeping=_housekeeping(environ),
             result_bytes=_number(environ, RESULT_BYTES, DEFAULT_RESULT_BYTES, least=1_000),
         )
+
+
+def _housekeeping(environ: Mapping[str, str]) -> Housekeeping:
+    def seconds(name: str, default: timedelta) -> timedelta:
+        return timedelta(seconds=_number(environ, name, int(default.total_seconds()), least=0))
+
+    return Housekeeping(
+        every=seconds(PRUNE_EVERY_SECONDS, DEFAULT_PRUNE_EVERY),
+        rule=PruneRule(
+            older_than=seconds(PRUNE_AFTER_SECONDS, PRUNE_AFTER),
+            lines_older_than=seconds(LOG_AGE_SECONDS, DEFAULT_LOG_AGE),
+        ),
+    )
 
 
 def _queues(given: str | Sequence[str | Queue]) -> tuple[Queue, ...]:

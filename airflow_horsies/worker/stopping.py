@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -17,14 +18,18 @@ log = logging.getLogger(__name__)
 STOP_SIGNAL = signal.SIGUSR2
 # Spark's part comes first: an interrupted answer of the JVM costs the task's connection to it.
 PYTHON_AFTER_SECONDS = 0.75
-KILL_AFTER_SECONDS = 3.0
+# All of it: for Spark to cancel its jobs, and for the task to clean up after itself.
+KILL_AFTER_SECONDS = 10.0
 REPEAT_SECONDS = 0.25
+SETTLE_SECONDS = 5.0
 
 
 class TaskStopped(KeyboardInterrupt):
     """Raised inside the task's code to end it.
 
-    Like every KeyboardInterrupt it passes ``except Exception``, and py4j closes the connection it was waiting on.
+    It is raised once, so that ``finally`` and ``__exit__`` can do their work, and again only where the code has caught
+    it and goes on. Like every KeyboardInterrupt it passes ``except Exception``, and py4j closes the connection it was
+    waiting on.
     """
 
 
@@ -44,35 +49,70 @@ class Stopper:
     def arm(self, attempt: RunningAttempt | None) -> None:
         self._armed = attempt
 
+    def settle(self, attempt: RunningAttempt) -> bool:
+        """Wait until nothing that stops the attempt is under way, as it would hit the next one; False if it hangs."""
+        return attempt.settled.wait(SETTLE_SECONDS)
+
     def bring_to_stop(
-        self, attempt: RunningAttempt, interrupt_spark: Callable[[], None] | None, before_kill: Callable[[], None]
+        self, attempt: RunningAttempt, interrupt_spark: Callable[[], None] | None, before_kill: Callable[[], bool]
     ) -> None:
-        """Returns when the attempt no longer runs; or never, as the child is killed with what cannot be stopped."""
+        """Returns when the attempt no longer runs; or never, as the child is killed with what cannot be stopped.
+
+        :param before_kill: reports the end of the attempt; False if it has ended by itself, and nothing is killed.
+        """
+        attempt.settled.clear()
+        interrupting = self._bring_to_stop(attempt, interrupt_spark, before_kill)
+        if interrupting is not None:
+            interrupting.join(SETTLE_SECONDS)
+        if interrupting is None or not interrupting.is_alive():
+            attempt.settled.set()
+
+    def _bring_to_stop(
+        self, attempt: RunningAttempt, interrupt_spark: Callable[[], None] | None, before_kill: Callable[[], bool]
+    ) -> threading.Thread | None:
         began = time.monotonic()
         interrupting: threading.Thread | None = None
         python_after = PYTHON_AFTER_SECONDS if interrupt_spark else 0.0
         while self._armed is attempt:
             elapsed = time.monotonic() - began
-            if interrupt_spark and (interrupting is None or not interrupting.is_alive()):
+            cleans_up = _was_stopped(_handled_by_main_thread())
+            if interrupt_spark and not cleans_up and (interrupting is None or not interrupting.is_alive()):
+                attempt.is_interrupted = True
                 interrupting = threading.Thread(target=_quietly, args=(interrupt_spark,), daemon=True)
                 interrupting.start()
             if elapsed > KILL_AFTER_SECONDS:
                 log.error("Task %s does not stop: its process is killed", attempt.task_id)
-                before_kill()
                 # It may have stopped meanwhile, and the next task must not pay for it.
-                if self._armed is attempt:
+                if before_kill():
                     os.kill(os.getpid(), signal.SIGKILL)
-                return
-            if elapsed >= python_after:
+                return interrupting
+            if elapsed >= python_after and not cleans_up:
                 signal.pthread_kill(threading.main_thread().ident or 0, STOP_SIGNAL)
             time.sleep(REPEAT_SECONDS)
+        return interrupting
 
     def _raise(self, number: int, frame: Any) -> None:
         if frame is not None and frame.f_code.co_filename == __file__:
             # Just before or after the task's own code; the signal comes again if it still runs.
             return
-        if self._armed is not None and self._armed.stop_reason is not None:
-            raise TaskStopped
+        if self._armed is None or self._armed.stop_reason is None or _was_stopped(sys.exception()):
+            return
+        self._armed.is_interrupted = True
+        raise TaskStopped
+
+
+def _handled_by_main_thread() -> BaseException | None:
+    handled: Any = sys._current_exceptions().get(threading.main_thread().ident or 0)
+    return handled if isinstance(handled, BaseException) else None
+
+
+def _was_stopped(handled: BaseException | None) -> bool:
+    """Whether code that handles this exception cleans up after it was stopped; its clean-up may have failed in turn."""
+    while handled is not None:
+        if isinstance(handled, TaskStopped):
+            return True
+        handled = handled.__context__
+    return False
 
 
 def _quietly(interrupt: Callable[[], None]) -> None:

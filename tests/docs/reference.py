@@ -59,6 +59,13 @@ VARIABLES = {
     settings.SPARK_HANG_SECONDS: "a JVM that leaves questions unanswered for so long is killed; "
     f"{settings.DEFAULT_HANG_SECONDS}",
     settings.LOG_LINES: f"lines kept of an attempt; {settings.DEFAULT_LOG_LINES}",
+    settings.LOG_BYTES: f"bytes kept of the lines of an attempt; {settings.DEFAULT_LOG_BYTES}",
+    settings.LOG_AGE_SECONDS: "log lines older than this are removed, whatever became of their task; "
+    f"{int(settings.DEFAULT_LOG_AGE.total_seconds())}, which are 14 days",
+    settings.PRUNE_EVERY_SECONDS: "how often the workers together go through the airflow_horsies tables and remove "
+    f"what nobody needs; {int(settings.DEFAULT_PRUNE_EVERY.total_seconds())}, never if 0",
+    settings.PRUNE_AFTER_SECONDS: "records of a task that horsies no longer keeps are removed this long after it was "
+    f"last heard of; {int(settings.PRUNE_AFTER.total_seconds())}",
     settings.RESULT_BYTES: f"how large the JSON of a result may be; {settings.DEFAULT_RESULT_BYTES}",
 }
 HEAD = """\

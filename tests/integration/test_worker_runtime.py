@@ -138,7 +138,10 @@ def test_tasks_share_a_jvm_and_see_nothing_of_each_other(rig: Rig) -> None:
     for found in (first, second):
         assert (found["views"], found["global_views"], found["streams"], found["cached"]) == ([], [], 0, 0)
         assert (found["local_property"], found["database"], found["functions"]) == (None, "default", False)
+        assert (found["hadoop"], found["property"], found["includes"], found["path"]) == (None, None, [], [])
         assert found["conf"] != "Asia/Tokyo"
+    assert (first["hadoop_default"], first["home"]) == (second["hadoop_default"], second["home"])
+    for found in (first, second):
         assert found["same_session"] is True
 
 
@@ -200,6 +203,19 @@ def test_cancel_stops_what_runs_and_frees_the_slot(rig: Rig, name: str, given: d
         assert cpu_seconds(working) - used < 1.0
     assert rig.ok("active_jobs") == 0
     assert rig.hook.get_task(task_id).state is TaskState.CANCELLED
+
+
+def test_a_cancelled_task_has_the_time_to_clean_up(rig: Rig) -> None:
+    task_id = rig.send("clean_up", seconds=1.5)
+    rig.until(lambda: "working" in rig.texts(task_id), "the beginning")
+    rig.hook.cancel(task_id)
+    (record,) = rig.until(
+        lambda: [record for record in rig.records(task_id) if record.finished_at], "the end of the attempt"
+    )
+    assert record.outcome == "CANCELLED"
+    said = [text for text in rig.texts(task_id) if "closed" in text]
+    assert said == [f"{name} closed, 1000 rows removed" for name in ("inner", "outer")]
+    assert rig.child().pid == record.pid
 
 
 def test_a_timeout_stops_the_task_and_keeps_the_session_warm(rig: Rig) -> None:

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
+import tempfile
 import threading
 import time
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
@@ -41,6 +46,7 @@ def outcomes_of(spark: SparkSession, *, task_id: str) -> list[str]:
 @spark_task(app, "leave_traces")
 def leave_traces(spark: SparkSession, *, name: str) -> dict[str, object]:
     """Tells what it found of earlier tasks, and leaves as much as it can."""
+    context = spark.sparkContext
     found: dict[str, object] = {
         "views": sorted(table.name for table in spark.catalog.listTables()),
         "global_views": sorted(
@@ -52,6 +58,12 @@ def leave_traces(spark: SparkSession, *, name: str) -> dict[str, object]:
         "streams": len(spark.streams.active),
         "database": spark.catalog.currentDatabase(),
         "functions": spark.catalog.functionExists("my_function"),
+        "hadoop": context._jsc.hadoopConfiguration().get("fs.s3a.secret.key"),
+        "hadoop_default": context._jsc.hadoopConfiguration().get("dfs.replication"),
+        "property": context._jvm.java.lang.System.getProperty("my.property"),
+        "home": context._jvm.java.lang.System.getProperty("user.home"),
+        "includes": [name for name in context._python_includes if name.startswith("left_behind")],
+        "path": [place for place in sys.path if "left_behind" in place],
         "child": os.getpid(),
         "jvm": spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid(),
         "same_session": SparkSession.builder.getOrCreate() is spark and SparkSession.active() is spark,
@@ -63,9 +75,20 @@ def leave_traces(spark: SparkSession, *, name: str) -> dict[str, object]:
     spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
     spark.sparkContext.setLocalProperty("my.property", name)
     spark.udf.register("my_function", lambda number: number, LongType())
+    context._jsc.hadoopConfiguration().set("fs.s3a.secret.key", name)
+    context._jsc.hadoopConfiguration().set("dfs.replication", "1")
+    context._jvm.java.lang.System.setProperty("my.property", name)
+    context._jvm.java.lang.System.setProperty("user.home", name)
     numbers.cache().count()
     spark.sparkContext.parallelize([1, 2]).cache().count()
     spark.readStream.format("rate").load().writeStream.format("noop").start()
+    # Gone when the next task runs a job.
+    with tempfile.TemporaryDirectory() as folder:
+        archive = Path(folder, f"left_behind_{name}_{time.time_ns()}.zip")
+        with zipfile.ZipFile(archive, "w") as writing:
+            writing.writestr(f"left_behind_{name}.py", "x = 1")
+        context.addPyFile(str(archive))
+        numbers.count()
     return found
 
 
@@ -134,6 +157,23 @@ def sleep(*, seconds: float) -> float:
     time.sleep(seconds)
     print("awake", flush=True)
     return seconds
+
+
+@spark_task(app, "clean_up")
+def clean_up(spark: SparkSession, *, seconds: float) -> None:
+    """Takes its time to clean up, and needs Spark for it."""
+
+    @contextmanager
+    def opened(name: str) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            time.sleep(seconds)
+            print(f"{name} closed, {spark.range(1000).count()} rows removed")
+
+    with opened("outer"), opened("inner"):
+        print("working", flush=True)
+        time.sleep(60)
 
 
 @python_task(app, "stubborn")

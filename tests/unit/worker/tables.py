@@ -42,6 +42,7 @@ class Tables:
         self.breaking: list[Exception] = []
         self.hanging = threading.Event()
         self.hanging.set()
+        self.hung_up = 0
 
     def run(self, make_script: Callable[[], Script[Any]]) -> Any:
         self.hanging.wait(30)
@@ -57,6 +58,10 @@ class Tables:
         if self.breaking:
             raise self.breaking.pop(0)
         return outcome
+
+    def hang_up(self) -> None:
+        self.hung_up += 1
+        self.hanging.set()
 
     @property
     def answers(self) -> dict[str, Any]:

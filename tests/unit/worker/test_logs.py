@@ -45,6 +45,25 @@ def told(log: AttemptLog) -> list[tuple[str, str]]:
 # -- AttemptLog --------------------------------------------------------------------------------------------------------
 
 
+def test_lines_have_a_bound_in_bytes_too() -> None:
+    log = AttemptLog(1_000_000, max_bytes=50_000)
+    for number in range(1_000):
+        log.add("INFO", [f"{number:04d} " + "ü" * 500])
+    log.close()
+    *kept, bound, last = texts(log)
+    assert 10 < len(kept) < 50
+    assert sum(len(line.encode()) for line in kept) < 50_000
+    assert kept[0].startswith("0000") and kept[-1].startswith(f"{len(kept) - 1:04d}")
+    assert bound == "This attempt has written its 50,000 bytes; more are not kept here"
+    assert last.startswith(f"{1_000 - len(kept):,} further lines were not kept")
+
+
+def test_a_line_longer_than_is_kept_counts_as_much_as_is_kept_of_it() -> None:
+    log = AttemptLog(10, max_bytes=20_000)
+    log.add("INFO", ["x" * 1_000_000, "y"])
+    assert [text[0] for text in texts(log)] == ["x", "y"]
+
+
 def test_lines_are_taken_in_order_once_and_numbered_on() -> None:
     log = AttemptLog(10)
     at = datetime(2026, 3, 1, 12, tzinfo=UTC)

@@ -9,13 +9,12 @@ import pytest
 
 pytest.importorskip("horsies")
 
-from airflow_horsies.database import Database
 from airflow_horsies.exceptions import DatabaseError, DatabaseUnreachable
 from airflow_horsies.wire.statement import Rows
 from airflow_horsies.worker import reporter as reporter_module
 from airflow_horsies.worker.attempt import Assignment, RunningAttempt, StopReason
 from airflow_horsies.worker.logs import AttemptLog
-from airflow_horsies.worker.reporter import Reporter
+from airflow_horsies.worker.reporter import Reporter, database_of
 from tests.unit.worker.tables import Tables, eventually
 
 SECRET = "s3cret-word"
@@ -29,7 +28,7 @@ class Worker:
     def __init__(self, tables: Tables) -> None:
         self.tables = tables
         self.stopped: list[tuple[str, StopReason]] = []
-        self.reporter = Reporter(URL, stop=self._stop)
+        self.reporter = Reporter(database_of(URL), stop=self._stop)
         self.attempts: list[RunningAttempt] = []
         self.reporter.start()
 
@@ -283,7 +282,7 @@ def test_lines_in_buffers_are_asked_for_before_each_report(tables: Tables) -> No
         while buffered:
             attempt.log.add("INFO", [buffered.pop()])
 
-    reporter = Reporter(URL, stop=pytest.fail, before_report=flush)
+    reporter = Reporter(database_of(URL), stop=pytest.fail, before_report=flush)
     reporter.start()
     reporter.begin(attempt)
     eventually(lambda: tables.texts("t1") == [(1, "line")])
@@ -354,11 +353,8 @@ def test_an_attempt_is_stopped_when_its_good_until_has_passed(worker: Worker, ta
     assert worker.stopped == [("t1", StopReason.GOOD_UNTIL_PASSED)]
 
 
-def test_the_database_is_reached_as_horsies_url_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Database] = []
-    monkeypatch.setattr(reporter_module, "Session", seen.append)
-    Reporter(f"postgresql+psycopg://worker:{SECRET}%40x@db:6432/horsies?sslmode=require", stop=pytest.fail)
-    (database,) = seen
+def test_the_database_is_reached_as_horsies_url_says() -> None:
+    database = database_of(f"postgresql+psycopg://worker:{SECRET}%40x@db:6432/horsies?sslmode=require")
     args = database.connect_args
     assert {name: args[name] for name in ("host", "port", "user", "password", "dbname", "sslmode")} == {
         "host": "db",
@@ -372,12 +368,63 @@ def test_the_database_is_reached_as_horsies_url_says(monkeypatch: pytest.MonkeyP
     assert SECRET not in repr(database)
 
 
-def test_a_timeout_in_the_url_wins_over_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Database] = []
-    monkeypatch.setattr(reporter_module, "Session", seen.append)
-    Reporter("postgresql+psycopg://db/horsies?connect_timeout=3", stop=pytest.fail)
-    Reporter("postgresql+psycopg://db/horsies", stop=pytest.fail)
-    assert [str(database.connect_args["connect_timeout"]) for database in seen] == ["3", "10"]
+@pytest.mark.parametrize(("name", "default"), [("connect_timeout", "10"), ("tcp_user_timeout", "30000")])
+def test_a_timeout_in_the_url_wins_over_the_default(name: str, default: str) -> None:
+    given = database_of(f"postgresql+psycopg://db/horsies?{name}=3")
+    silent = database_of("postgresql+psycopg://db/horsies")
+    assert [str(database.connect_args[name]) for database in (given, silent)] == ["3", default]
+
+
+def test_a_late_end_of_one_attempt_leaves_the_next_one_watched(worker: Worker, tables: Tables) -> None:
+    """As when a stop that came too late reports its end."""
+    first = worker.begin("first")
+    worker.end(first)
+    worker.begin("second")
+    worker.reporter.end(first)
+    tables.cancelled.add("second")
+    eventually(lambda: worker.stopped)
+    assert worker.stopped == [("second", StopReason.CANCELLED)]
+
+
+def test_an_attempt_that_has_ended_keeps_its_outcome() -> None:
+    attempt = RunningAttempt(Assignment("t1", "w1", NOON, None), AttemptLog(10))
+    assert attempt.end("COMPLETED")
+    finished_at = attempt.finished_at
+    assert not attempt.end("CANCELLED", "TASK_CANCELLED", "Its process was killed")
+    assert (attempt.outcome, attempt.error_code, attempt.finished_at) == ("COMPLETED", None, finished_at)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"timeout_seconds": 10.0}, StopReason.TIMED_OUT),
+        ({"stops_at_good_until": True}, StopReason.GOOD_UNTIL_PASSED),
+    ],
+)
+def test_an_attempt_is_stopped_when_its_time_is_up_also_while_the_database_hangs(
+    fields: dict[str, Any], reason: StopReason, worker: Worker, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt = worker.begin(**fields)
+    eventually(lambda: attempt.number is not None)
+    tables.hanging.clear()
+    attempt.log.add("INFO", ["line"])
+    time.sleep(0.1)
+    attempt.good_until = NOON
+    attempt.started -= 3600
+    eventually(lambda: worker.stopped, seconds=3.0)
+    assert worker.stopped == [("t1", reason)]
+
+
+def test_a_database_that_does_not_answer_is_hung_up_on(
+    worker: Worker, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reporter_module, "ANSWER_SECONDS", 0.2)
+    worker.begin("first")
+    eventually(lambda: ("first", 1) in tables.begun)
+    tables.hanging.clear()
+    tables.cancelled.add("first")
+    eventually(lambda: worker.stopped, seconds=5.0)
+    assert tables.hung_up >= 1
 
 
 def test_an_attempt_that_ends_while_it_is_reported_on_is_reported_to_its_end(

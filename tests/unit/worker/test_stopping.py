@@ -8,7 +8,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ def stopper(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stopper]:
     monkeypatch.setattr(stopping, "KILL_AFTER_SECONDS", 600.0)
     monkeypatch.setattr(stopping, "PYTHON_AFTER_SECONDS", 0.3)
     monkeypatch.setattr(stopping, "REPEAT_SECONDS", 0.05)
+    monkeypatch.setattr(stopping, "SETTLE_SECONDS", 2.0)
     before = signal.getsignal(STOP_SIGNAL)
     stopper = Stopper()
     stopper.install()
@@ -59,8 +60,9 @@ class Stop:
         self._attempt.stop_reason = StopReason.CANCELLED
         self._stopper.bring_to_stop(self._attempt, self._interrupt_spark, self._kill)
 
-    def _kill(self) -> None:
+    def _kill(self) -> bool:
         self.killed = True
+        return True
 
     def __enter__(self) -> Stop:
         self._thread.start()
@@ -120,6 +122,143 @@ def test_code_can_clean_up_when_it_is_stopped(stopper: Stopper) -> None:
     assert cleaned == ["up"]
 
 
+class CleanUp:
+    """Takes its time, as a rollback or the end of an upload does."""
+
+    def __init__(self, done: list[str], name: str, seconds: float = 0.4) -> None:
+        self._done, self._name, self._seconds = done, name, seconds
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *exc_info: object) -> None:
+        time.sleep(self._seconds)
+        self._done.append(self._name)
+
+
+def clean_up_in_context_managers(done: list[str]) -> None:
+    with CleanUp(done, "outer"), CleanUp(done, "inner"):
+        time.sleep(60)
+
+
+def clean_up_in_finally(done: list[str]) -> None:
+    try:
+        try:
+            time.sleep(60)
+        finally:
+            time.sleep(0.4)
+            done.append("inner")
+    finally:
+        time.sleep(0.4)
+        done.append("outer")
+
+
+def clean_up_in_a_generator(done: list[str]) -> None:
+    @contextmanager
+    def opened(name: str) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            time.sleep(0.4)
+            done.append(name)
+
+    with opened("outer"), opened("inner"):
+        time.sleep(60)
+
+
+def clean_up_that_fails_and_goes_on(done: list[str]) -> None:
+    try:
+        try:
+            time.sleep(60)
+        finally:
+            done.append("inner")
+            raise ConnectionError("the rollback failed")
+    finally:
+        time.sleep(0.6)
+        done.append("outer")
+
+
+def clean_up_on_the_stop_itself(done: list[str]) -> None:
+    try:
+        time.sleep(60)
+    except KeyboardInterrupt:
+        time.sleep(0.4)
+        done.append("inner")
+        time.sleep(0.4)
+        done.append("outer")
+        raise
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        clean_up_in_context_managers,
+        clean_up_in_finally,
+        clean_up_in_a_generator,
+        clean_up_that_fails_and_goes_on,
+        clean_up_on_the_stop_itself,
+    ],
+)
+def test_clean_up_gets_its_time(stopper: Stopper, body: Callable[[list[str]], None]) -> None:
+    running = attempt()
+    done: list[str] = []
+    with Stop(stopper, running), pytest.raises((TaskStopped, ConnectionError)), stopper.armed(running):
+        body(done)
+    assert done == ["inner", "outer"]
+
+
+def test_spark_is_left_alone_while_the_task_cleans_up(stopper: Stopper) -> None:
+    """A clean-up may need it."""
+    running = attempt()
+    interrupted: list[float] = []
+    cleaning = 0.0
+    with (
+        Stop(stopper, running, lambda: interrupted.append(time.monotonic())),
+        pytest.raises(TaskStopped),
+        stopper.armed(running),
+    ):
+        try:
+            time.sleep(60)
+        finally:
+            cleaning = time.monotonic()
+            time.sleep(0.6)
+    assert interrupted and max(interrupted) <= cleaning + 0.1
+
+
+def test_nothing_that_stopped_an_attempt_is_under_way_once_it_has_settled(stopper: Stopper) -> None:
+    """An interrupt that comes late would hit the next attempt."""
+    running = attempt()
+    interrupts: list[str] = []
+
+    def interrupt_in_two_steps() -> None:
+        time.sleep(0.5)
+        interrupts.append(running.task_id)
+
+    with Stop(stopper, running, interrupt_in_two_steps), pytest.raises(TaskStopped), stopper.armed(running):
+        time.sleep(60)
+    assert stopper.settle(running)
+    count = len(interrupts)
+    time.sleep(0.7)
+    assert len(interrupts) == count
+
+
+def test_an_interrupt_that_hangs_is_told(stopper: Stopper, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stopping, "SETTLE_SECONDS", 0.2)
+    running = attempt()
+    released = threading.Event()
+    try:
+        with (
+            Stop(stopper, running, lambda: released.wait(60) and None),
+            pytest.raises(TaskStopped),
+            stopper.armed(running),
+        ):
+            time.sleep(60)
+        assert not stopper.settle(running)
+    finally:
+        released.set()
+    assert stopper.settle(attempt("next"))
+
+
 def test_a_stop_passes_what_catches_exceptions_only() -> None:
     assert issubclass(TaskStopped, KeyboardInterrupt)
     assert not issubclass(TaskStopped, Exception)
@@ -169,9 +308,10 @@ def test_the_next_attempt_is_not_killed_for_one_that_stopped_at_last(
     with ExitStack() as running:
         running.enter_context(stopper.armed(first))
 
-        def first_stops_meanwhile() -> None:
+        def first_stops_meanwhile() -> bool:
             running.close()
             running.enter_context(stopper.armed(second))
+            return False
 
         first.stop_reason = StopReason.CANCELLED
         stopper.bring_to_stop(first, None, first_stops_meanwhile)
@@ -263,7 +403,7 @@ attempt = RunningAttempt(Assignment("t1", "w1", None, None), AttemptLog(10))
 
 def stop():
     attempt.stop_reason = StopReason.CANCELLED
-    stopper.bring_to_stop(attempt, None, lambda: print("before the kill", flush=True))
+    stopper.bring_to_stop(attempt, None, lambda: print("before the kill", flush=True) or True)
 
 threading.Timer(0.2, stop).start()
 with stopper.armed(attempt):

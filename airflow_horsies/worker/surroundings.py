@@ -1,0 +1,77 @@
+"""What all sessions of a JVM share beside Spark's own settings, and how it was before the first task."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+from airflow_horsies.worker.errors import first_line
+
+log = logging.getLogger(__name__)
+
+# Credentials and endpoints of file systems.
+FILE_SYSTEM_PREFIX = "fs."
+
+
+class Surroundings:
+    """Hadoop's configuration, the JVM's system properties, and files added for Python.
+
+    Each is copied and put back as a whole, in a few calls to the JVM.
+    """
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+        self._jvm: Any = context._jvm
+        self._hadoop = context._jsc.hadoopConfiguration()
+        self._hadoop_bytes = self._write_hadoop()
+        self._file_systems = self._hadoop.getPropsWithPrefix(FILE_SYSTEM_PREFIX)
+        self._properties = self._jvm.java.lang.System.getProperties().clone()
+        self._added = [(files, files.clone()) for files in _added_files(context)]
+        self._python_includes = list(context._python_includes)
+        self._path = list(sys.path)
+
+    def restore(self) -> None:
+        """Put everything back as it was."""
+        self._jvm.java.lang.System.setProperties(self._properties.clone())
+        self._restore_hadoop()
+        for files, before in self._added:
+            # Jobs of later tasks would have them fetched, and fail where they have been deleted since.
+            files.clear()
+            files.addAll(before)
+        self._restore_python()
+
+    def _restore_hadoop(self) -> None:
+        has_other_file_systems = not self._hadoop.getPropsWithPrefix(FILE_SYSTEM_PREFIX).equals(self._file_systems)
+        data = self._jvm.java.io.ByteArrayInputStream(self._hadoop_bytes)
+        self._hadoop.readFields(self._jvm.java.io.DataInputStream(data))
+        if has_other_file_systems:
+            # One that was opened with the credentials of a task is kept open, and used by the next one.
+            self._jvm.org.apache.hadoop.fs.FileSystem.closeAll()
+
+    def _restore_python(self) -> None:
+        """Modules that were imported stay, as everything in a Python process does."""
+        if self._context._python_includes != self._python_includes:
+            added = set(self._context._python_includes) - set(self._python_includes)
+            self._context._python_includes[:] = self._python_includes
+            sys.path[:] = [place for place in sys.path if place in self._path or not _ends_with(place, added)]
+
+    def _write_hadoop(self) -> Any:
+        """In the JVM, as Hadoop itself writes it: thousands of settings, in one call."""
+        written = self._jvm.java.io.ByteArrayOutputStream()
+        self._hadoop.write(self._jvm.java.io.DataOutputStream(written))
+        return written.toByteArray()
+
+
+def _added_files(context: Any) -> list[Any]:
+    """What ``addFile`` and ``addArchive`` have noted down, by the session it belongs to; read in Spark 4.0 to 4.3."""
+    scala_context = context._jsc.sc()
+    try:
+        return [scala_context.addedFiles(), scala_context.addedArchives()]
+    except Exception as error:
+        log.info("Files that tasks add to Spark stay: %s", first_line(error))
+        return []
+
+
+def _ends_with(place: str, names: set[str]) -> bool:
+    return place.rpartition("/")[2] in names
