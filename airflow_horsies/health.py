@@ -11,11 +11,14 @@ from airflow_horsies.exceptions import DatabaseError, HorsiesError, SchemaUnsupp
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.ledger import checks as ledger_checks
 from airflow_horsies.ledger.schema import latest_version
-from airflow_horsies.models import WorkerState
+from airflow_horsies.models import TaskState, WorkerState
 from airflow_horsies.wire import checks as wire_checks
 from airflow_horsies.wire.checks import MissingPrivilege
 
 MAX_CLOCK_SKEW = timedelta(seconds=5)
+MAX_CLAIM_AGE = timedelta(minutes=1)
+MOST_CLAIMS = 1_000
+MOST_SHOWN = 5
 START_A_WORKER = "Start one with 'horsies worker your_module:app'"
 
 
@@ -59,6 +62,7 @@ def check_health(hook: HorsiesHook) -> Iterator[Finding]:
     yield _run("workers", lambda: _check_workers(hook), after=schema)
     yield _run("worker releases", lambda: _check_worker_releases(hook), after=schema)
     yield _run("queues", lambda: _check_queues(hook), after=schema)
+    yield _run("claims", lambda: _check_claims(hook), after=schema)
 
 
 def _run(name: str, check: Callable[[], _Outcome], *, after: Finding | None = None) -> Finding:
@@ -195,6 +199,25 @@ def _check_queues(hook: HorsiesHook) -> _Outcome:
     return Status.WARN, (
         f"no live worker serves {named}. Start a worker whose app lists the queue, or cancel the tasks with "
         "'airflow horsies cancel'"
+    )
+
+
+def _check_claims(hook: HorsiesHook) -> _Outcome:
+    """A live worker that lost its connection while it claimed may hold a task without knowing."""
+    alive = {worker.id: worker for worker in hook.workers() if worker.alive}
+    claimed = hook.list_tasks(states=[TaskState.CLAIMED], limit=MOST_CLAIMS).tasks
+    limit = datetime.now(UTC) - MAX_CLAIM_AGE
+    stuck = [task for task in claimed if task.worker_id in alive and task.claimed_at and task.claimed_at < limit]
+    if not stuck:
+        return Status.OK, "no live worker holds a task that it does not start"
+    shown = "; ".join(
+        f"task {task.id} since {_at(task.claimed_at)}, worker {_place(alive[task.worker_id or ''])}"
+        for task in stuck[:MOST_SHOWN]
+    )
+    more = f"; and {len(stuck) - MOST_SHOWN} more" if len(stuck) > MOST_SHOWN else ""
+    return Status.WARN, (
+        f"claimed by a live worker and not started: {shown}{more}. A worker that prefetches holds tasks while it is "
+        "busy. Otherwise the claim lapses by itself within minutes, or at once if the worker is restarted"
     )
 
 

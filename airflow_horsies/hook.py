@@ -6,8 +6,9 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import cached_property, partial
 from itertools import count
 from typing import TypeVar
 
@@ -606,9 +607,19 @@ class HorsiesHook(AsyncHook):
 
     _ledger_is_current = False
 
+    @cached_property
+    def _retention_classes(self) -> list[RetentionClass]:
+        return self.retention_classes()
+
     def _encode(self, spec: TaskSpec, position: int | None = None, sent_at: datetime | None = None) -> EncodedTask:
+        sent_at = sent_at or datetime.now(UTC)
         try:
-            return encode_task(spec, max_payload_bytes=self._max_payload_bytes, sent_at=sent_at)
+            encoded = encode_task(spec, max_payload_bytes=self._max_payload_bytes, sent_at=sent_at)
+            retention = spec.retention or scripts.class_of_queue(self._retention_classes, spec.queue)
+            if retention in (None, encoded.retention_class_key):
+                return encoded
+            mapped = replace(spec, retention=retention)
+            return encode_task(mapped, max_payload_bytes=self._max_payload_bytes, sent_at=sent_at)
         except InvalidTask as error:
             if position is None:
                 raise

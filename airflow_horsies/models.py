@@ -166,7 +166,8 @@ class TaskSpec:
     :param good_until: a task not started by then becomes EXPIRED; also caps retries. Timezone-aware.
     :param delay: earliest start, counted from the moment of sending on the database's clock; whole seconds.
     :param timeout: the worker kills an attempt that runs longer; at least one second.
-    :param retention: how long the finished task is kept: a retention class, or ``forever``.
+    :param retention: how long the finished task is kept: a retention class, or ``forever``. Without one, the class that
+        the workers have mapped the queue to, or 30 days.
     :param retain_rerun_input: keep the arguments with the finished task (up to 64 KiB).
     :param idempotency_key: sending the same key again returns the first task (horsies 0.5 and newer).
     :param task_id: a UUID of your own; without one a new id is minted.
@@ -180,7 +181,7 @@ class TaskSpec:
     good_until: datetime | None = None
     delay: timedelta | None = None
     timeout: timedelta | None = None
-    retention: str = DEFAULT_RETENTION
+    retention: str | None = None
     retain_rerun_input: bool = False
     idempotency_key: str | None = None
     task_id: str | None = None
@@ -188,7 +189,8 @@ class TaskSpec:
     def __post_init__(self) -> None:
         _require_text("task_name", self.task_name, max_chars=MAX_TASK_NAME_CHARS)
         _require_text("queue", self.queue, max_chars=MAX_QUEUE_NAME_CHARS)
-        _require_text("retention", self.retention, max_bytes=MAX_RETENTION_BYTES)
+        if self.retention is not None:
+            _require_text("retention", self.retention, max_bytes=MAX_RETENTION_BYTES)
         _require_int("priority", self.priority, 1, 100)
         _require(
             isinstance(self.kwargs, Mapping),

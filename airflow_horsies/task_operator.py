@@ -18,7 +18,6 @@ from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.links import HorsiesAttemptsLink
 from airflow_horsies.models import (
     DEFAULT_QUEUE,
-    DEFAULT_RETENTION,
     AttemptRecord,
     CancelOutcome,
     RetryPolicy,
@@ -63,7 +62,8 @@ class HorsiesTaskOperator(BaseOperator):
         or ``"dag_run_deadline"`` for the end of the DAG's ``dagrun_timeout``.
     :param delay: earliest start, counted from the submission.
     :param timeout: the worker ends an attempt that runs longer.
-    :param retention: how long horsies keeps the finished task: a retention class, or ``forever``.
+    :param retention: how long horsies keeps the finished task: a retention class, or ``forever``. Without one, the
+        class that the workers have mapped the queue to, or 30 days.
     :param retain_input: keep the arguments with the finished task too, up to 64 KiB, so that the UI can show those of a
         large batch; leave it off where they are secret. horsies before 0.5 keeps them always.
     :param wait_for_completion: False sends and returns the task's id.
@@ -106,7 +106,7 @@ class HorsiesTaskOperator(BaseOperator):
         good_until: datetime | timedelta | str | None = None,
         delay: timedelta | None = None,
         timeout: timedelta | None = None,
-        retention: str = DEFAULT_RETENTION,
+        retention: str | None = None,
         retain_input: bool = False,
         wait_for_completion: bool = True,
         inline_wait: timedelta = timedelta(seconds=5),

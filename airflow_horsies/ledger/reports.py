@@ -11,6 +11,8 @@ from airflow_horsies.wire.statement import Script, Statement, sql_text
 # The version of the ledger that has the table.
 SINCE = 3
 KEEP = 100
+# Of all names together.
+KEEP_OF_ALL = 1_000
 
 
 def save_report(report: Report, page: str) -> Script[None]:
@@ -25,7 +27,7 @@ def save_report(report: Report, page: str) -> Script[None]:
             "page": page,
         },
     )
-    yield Statement(sql_text(PACKAGE, "prune_reports"), {"name": report.name, "keep": KEEP})
+    yield Statement(sql_text(PACKAGE, "prune_reports"), {"name": report.name, "keep": KEEP, "keep_of_all": KEEP_OF_ALL})
 
 
 def list_reports(*, limit: int = KEEP) -> Script[list[Report]]:

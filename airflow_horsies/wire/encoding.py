@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from airflow_horsies.exceptions import InvalidTask
-from airflow_horsies.models import RetryPolicy, TaskSpec
+from airflow_horsies.models import DEFAULT_RETENTION, RetryPolicy, TaskSpec
 
 DEFAULT_MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
 INLINE_RERUN_INPUT_BYTES = 65_536
@@ -74,13 +74,14 @@ def encode_task(
 ) -> EncodedTask:
     """Validate and encode; raises InvalidTask naming the field, and touches no database."""
     sent_at = sent_at or datetime.now(UTC)
+    retention = spec.retention or DEFAULT_RETENTION
     kwargs = _json_value(spec.kwargs, "kwargs")
     kwargs_json = _kwargs_json(kwargs, max_payload_bytes)
     options_json = _task_options(spec.retry_policy, spec.good_until, spec.timeout)
     delay_seconds = None if spec.delay is None else int(spec.delay.total_seconds())
     around = _around_arguments(
         *(spec.task_name, spec.queue, spec.priority, sent_at, spec.good_until, delay_seconds, options_json),
-        *(spec.retention, spec.retain_rerun_input),
+        *(retention, spec.retain_rerun_input),
     )
     arguments = SORTED.encode(kwargs).encode()
     rerun_input = around.input[0] + arguments + around.input[1]
@@ -107,7 +108,7 @@ def encode_task(
         command_fingerprint=_sha256(around.fingerprint, COMPACT.encode(kwargs_json)).digest(),
         input_digest=hashlib.sha256(rerun_input).digest(),
         work=hashlib.sha256(ASCII.encode(spec.task_name).encode() + arguments).digest(),
-        retention_class_key=spec.retention,
+        retention_class_key=retention,
         retain_rerun_input=spec.retain_rerun_input,
         rerun_disposition=disposition,
         rerun_input=rerun_input if disposition == "INLINE" else None,

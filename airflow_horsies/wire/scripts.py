@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -257,6 +258,13 @@ def read_retention_classes(wire: Wire) -> Script[list[RetentionClass]]:
     if not wire.supports_retention_classes:
         return []
     return [decode_retention_class(row) for row in (yield wire.read_retention_classes())]
+
+
+def class_of_queue(classes: Collection[RetentionClass], queue: str) -> str | None:
+    """The class that workers have mapped the queue to; None where they have not, or to several one after another."""
+    named = re.compile(rf"q_{re.escape(queue)}_\d+[smhd]")
+    keys = [known.key for known in classes if named.fullmatch(known.key)]
+    return keys[0] if len(keys) == 1 else None
 
 
 def task_not_found(task_id: str) -> TaskNotFound:

@@ -21,6 +21,10 @@ log = logging.getLogger(__name__)
 RECYCLING = "--max-tasks-per-child"
 # A heart beats several times before it is taken for dead.
 BEATS = 4
+# A worker that loses its connection while it claims may not know what it has claimed, and renews the claim all the
+# same: horsies lets it do so for three minutes. A child takes up what is claimed for it within seconds.
+CLAIM_LEASE_MS = 20_000
+CLAIM_RENEWED_FOR_MS = 60_000
 
 
 def horsies_app(
@@ -64,7 +68,7 @@ def horsies_app(
         spark_master=spark_master,
         spark_conf=spark_conf,
     )
-    app = Horsies(AppConfig(**{**_config_of(settings), **config}))
+    app = Horsies(AppConfig(**{**_config_of(settings), **_claims_of(config), **config}))
     let_tasks_know(app, settings)
     if settings.spark.is_connect:
         # Functions that are made for Spark when a module is imported must know what they are made for.
@@ -81,6 +85,13 @@ def horsies_app(
             )
 
     return app
+
+
+def _claims_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """How long a claim lasts; left to horsies where other settings of the app depend on it."""
+    if config.keys() & {"claim_lease_ms", "max_claim_renew_age_ms", "prefetch_buffer", "recovery"}:
+        return {}
+    return {"claim_lease_ms": CLAIM_LEASE_MS, "max_claim_renew_age_ms": CLAIM_RENEWED_FOR_MS}
 
 
 def _config_of(settings: WorkerSettings) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from airflow_horsies.hook import HorsiesHook
+from airflow_horsies.ledger import reports
 from airflow_horsies.ledger.reports import KEEP, save_report
 from airflow_horsies.ledger.schema import latest_version, migrations
 from airflow_horsies.models import Report, TaskInstanceKey, TaskSpec
@@ -80,6 +81,15 @@ def test_reports_are_replaced_by_those_of_the_same_period_and_the_newest_are_kep
     assert hook.report_page("weekly", weeks[-1], weeks[-1] + timedelta(days=7)) == "<p>again</p>"
     assert hook.report_page("weekly", weeks[0], weeks[0] + timedelta(days=7)) is None
     assert hook.report_page("other", weeks[-1], weeks[-1] + timedelta(days=7)) is None
+
+
+def test_reports_of_many_names_have_a_bound_too(hook: HorsiesHook, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reports, "KEEP_OF_ALL", 5)
+    hook.ensure_ledger()
+    for number in range(8):
+        report = Report(name=f"report {number}", period_start=MONDAY, period_end=MONDAY, location="/")
+        hook.run_script(partial(save_report, report, "<p></p>"))
+    assert {report.name for report in hook.reports()} == {f"report {number}" for number in range(3, 8)}
 
 
 def test_no_report_is_found_where_there_is_no_ledger(hook: HorsiesHook) -> None:

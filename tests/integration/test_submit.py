@@ -252,6 +252,23 @@ def test_idempotency_key_guards_the_first_submission_only(hook: HorsiesHook, rel
     assert retried.task_id != first.task_id
 
 
+@pytest.mark.parametrize("release", [MOVED], indirect=True)
+def test_a_task_without_a_retention_has_the_class_of_its_queue(hook: HorsiesHook, make_hook: MakeHook) -> None:
+    with psycopg.connect(**hook._postgres.connect_args) as connection:
+        connection.execute(
+            "INSERT INTO horsies_retention_classes (class_key, duration) VALUES ('q_reports_7d', interval '7 days')"
+        )
+    mapped = hook.submit(TaskSpec(task_name="add", queue="reports"), _instance("mapped"), life=1, try_number=1)
+    sent = {
+        mapped.task_id: "q_reports_7d",
+        hook.enqueue(TaskSpec(task_name="add", queue="reports")): "q_reports_7d",
+        hook.enqueue(TaskSpec(task_name="add", queue="reports", retention="forever")): "forever",
+        hook.enqueue(TaskSpec(task_name="add", queue="reports", retention="standard_30d")): "standard_30d",
+        hook.enqueue(TaskSpec(task_name="add")): "standard_30d",
+    }
+    assert dict(rows(hook, "SELECT id::text, retention_class_key FROM horsies_tasks")) == sent
+
+
 def test_pruning_forgets_only_what_horsies_no_longer_keeps(hook: HorsiesHook) -> None:
     kept = hook.submit(SPEC, INSTANCE, AirflowTry(try_number=1))
     gone_instance = TaskInstanceKey(dag_id="sales", run_id="old", task_id="load")

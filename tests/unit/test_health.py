@@ -19,11 +19,13 @@ from airflow_horsies.exceptions import (
 from airflow_horsies.health import Finding, Status, check_health
 from airflow_horsies.ledger import checks as ledger_checks
 from airflow_horsies.ledger.schema import latest_version
-from airflow_horsies.models import QueueDepth, WorkerState
+from airflow_horsies.models import QueueDepth, TaskPage, TaskState, TaskView, WorkerState
 from airflow_horsies.wire import checks as wire_checks
 from airflow_horsies.wire.checks import MissingPrivilege, OutdatedWorker, Server
+from airflow_horsies.wire.decoding import decode_task
 from airflow_horsies.wire.schema import NEWEST_TESTED_VERSION, Schema
 from tests.unit.driving import MOVED
+from tests.unit.wire.test_decoding import task_row
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 LATEST = latest_version()
@@ -37,6 +39,7 @@ CHECKS = [
     "workers",
     "worker releases",
     "queues",
+    "claims",
 ]
 WORKER = WorkerState(
     id="w",
@@ -78,6 +81,7 @@ class FakeHook:
     outdated: list[OutdatedWorker] = field(default_factory=list)
     uncovered: list[str] = field(default_factory=list)
     found_queues: list[QueueDepth] = field(default_factory=lambda: [QUEUE])
+    claimed: list[TaskView] = field(default_factory=list)
     horsies_conn_id: str = "horsies_default"
 
     @property
@@ -116,6 +120,10 @@ class FakeHook:
     def queues(self) -> list[QueueDepth]:
         return self.found_queues
 
+    def list_tasks(self, *, states: list[TaskState], limit: int) -> TaskPage:
+        assert states == [TaskState.CLAIMED]
+        return TaskPage(tasks=tuple(self.claimed[:limit]), next=None)
+
 
 def findings(**answers: Any) -> dict[str, Finding]:
     found = list(check_health(FakeHook(**answers)))  # type: ignore[arg-type]
@@ -130,6 +138,11 @@ def test_healthy_database_is_ok_throughout() -> None:
     assert "database work as airflow, PostgreSQL 17.5" in found["connection"].message
 
 
+def claimed(worker_id: str, **ago: float) -> TaskView:
+    at = datetime.now(UTC) - timedelta(**ago)
+    return decode_task(task_row(status="CLAIMED", worker_id=worker_id, claimed_at=at))
+
+
 NEWER = replace(MOVED, version=NEWEST_TESTED_VERSION + 1)
 USELESS = OutdatedWorker(worker_id="w", evidence="it is of horsies 0.4 or older", is_useless=True)
 
@@ -137,6 +150,14 @@ USELESS = OutdatedWorker(worker_id="w", evidence="it is of horsies 0.4 or older"
 @pytest.mark.parametrize(
     ("answers", "check", "status", "says"),
     [
+        (
+            {"claimed": [claimed("w", minutes=3)]},
+            "claims",
+            "WARN",
+            r"task \S+ since .* UTC, worker host:42\. .*restarted",
+        ),
+        ({"claimed": [claimed("w", minutes=3)] * 7}, "claims", "WARN", "and 2 more"),
+        ({"claimed": [claimed("w", seconds=5), claimed("dead", hours=1)]}, "claims", "OK", "no live worker holds"),
         ({"is_read_only": True}, "connection", "FAIL", "Point the connection at the primary"),
         ({"clock_offset": timedelta(seconds=4)}, "clock", "OK", "differ by 4.0 s"),
         ({"clock_offset": timedelta(seconds=9)}, "clock", "WARN", "9.0 s behind the database.*NTP"),
@@ -206,7 +227,7 @@ def test_nothing_more_is_checked_where_the_database_cannot_be_reached() -> None:
 def test_what_needs_the_schema_is_skipped_where_there_is_none() -> None:
     found = findings(schema=SchemaMissing("no tables"))
     skipped = [name for name, finding in found.items() if finding.status is Status.SKIP]
-    assert skipped == ["privileges", "workers", "worker releases", "queues"]
+    assert skipped == ["privileges", "workers", "worker releases", "queues", "claims"]
     assert found["ledger"].status is Status.OK
 
 

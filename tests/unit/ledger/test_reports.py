@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
 
-from airflow_horsies.ledger.reports import KEEP, list_reports, read_report, save_report
+from airflow_horsies.ledger.reports import KEEP, KEEP_OF_ALL, list_reports, read_report, save_report
 from airflow_horsies.models import Report
 from tests.unit.driving import drive
 
@@ -14,7 +14,7 @@ def test_a_report_is_saved_and_older_ones_are_pruned() -> None:
     driven = drive(save_report(REPORT, "<p>fine</p>"), {})
     assert driven.names == ["save_report", "prune_reports"]
     assert driven.ran[0][1]["page"] == "<p>fine</p>"
-    assert driven.ran[1][1] == {"name": "reliability", "keep": KEEP}
+    assert driven.ran[1][1] == {"name": "reliability", "keep": KEEP, "keep_of_all": KEEP_OF_ALL}
 
 
 def test_reports_are_listed_in_utc() -> None:

@@ -16,7 +16,7 @@ from airflow_horsies.exceptions import (
     TaskNotFound,
     WireError,
 )
-from airflow_horsies.models import CancelOutcome, PageCursor, TaskSpec, TaskState
+from airflow_horsies.models import CancelOutcome, PageCursor, RetentionClass, TaskSpec, TaskState
 from airflow_horsies.wire import scripts
 from airflow_horsies.wire.encoding import EncodedTask, encode_task
 from airflow_horsies.wire.statement import Rows
@@ -146,6 +146,21 @@ def test_other_retention_class_must_exist() -> None:
     assert drive(scripts.enqueue_task(Wire(MOVED), known), CLASSES).outcome == known.id
     with pytest.raises(InvalidTask, match=r"'nope' is not a retention class.*forever, q_reports_7d, standard_30d"):
         drive(scripts.enqueue_task(Wire(MOVED), encoded(retention="nope")), CLASSES)
+
+
+@pytest.mark.parametrize(
+    ("keys", "found"),
+    [
+        (["q_reports_7d"], "q_reports_7d"),
+        (["q_reports_7d", "q_reports_36h"], None),
+        (["q_reports_daily_7d", "q_report_7d", "reports_7d", "standard_30d"], None),
+        (["q_reports_90m", "q_other_7d"], "q_reports_90m"),
+        ([], None),
+    ],
+)
+def test_a_queue_has_the_class_it_is_mapped_to_where_there_is_one(keys: list[str], found: str | None) -> None:
+    classes = [RetentionClass(key=key, duration=None) for key in keys]
+    assert scripts.class_of_queue(classes, "reports") == found
 
 
 def test_retention_classes_need_a_release_that_has_them() -> None:

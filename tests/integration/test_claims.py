@@ -1,0 +1,70 @@
+"""A claim that its worker does not know of, as when the answer to its commit was lost."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from airflow_horsies.embedded.postgres import EmbeddedPostgres
+from airflow_horsies.embedded.worker import SPARK_WORKER, HorsiesWorker
+from airflow_horsies.health import Status, check_health
+from airflow_horsies.hook import HorsiesHook
+from airflow_horsies.models import TaskSpec, TaskState
+from benchmarks.databases import open_hook
+from benchmarks.housekeeping import PROJECT
+
+pytest.importorskip("horsies")
+
+# As the worker itself would: a task of the queue, for a lease of 20 seconds.
+CLAIM = """
+SELECT id::text
+FROM horsies_claim(%s, '["default"]', '{"default": 100}', '{}', TRUE, 1, 0, 1, 1, NULL, 20000, '[1]')
+"""
+
+
+def finding(hook: HorsiesHook) -> tuple[Status, str]:
+    (found,) = [each for each in check_health(hook) if each.check == "claims"]
+    return found.status, found.message
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_claim_that_its_live_worker_does_not_know_of_is_named_and_lapses(
+    postgres: EmbeddedPostgres, tmp_path: Path
+) -> None:
+    postgres.create_database("claims")
+    info = postgres.conninfo("claims")
+    worker = HorsiesWorker(
+        "benchmarks.housekeeping_tasks:app",
+        conninfo=info,
+        log=tmp_path / "worker.log",
+        folder=PROJECT,
+        environ={"PYTHONPATH": str(PROJECT)},
+        command=SPARK_WORKER,
+    )
+    with worker, open_hook(info) as hook, psycopg.connect(**info, autocommit=True) as own:
+        (state,) = [each for each in hook.workers() if each.alive]
+        spec = TaskSpec(task_name="bench.talk", kwargs={"number": 1, "lines": 1})
+        # The worker may be quicker; then there is another one.
+        for _ in range(50):
+            task_id = hook.enqueue(spec)
+            if own.execute(CLAIM, (state.id,)).fetchone() == (task_id,):
+                break
+            hook.wait([task_id], timeout_seconds=60)
+        else:
+            pytest.fail("the worker was quicker each time")
+        began = time.monotonic()
+        named: set[Status] = set()
+        while hook.get_states([task_id])[task_id] is not TaskState.COMPLETED:
+            assert time.monotonic() < began + 240, "it never lapsed"
+            status, message = finding(hook)
+            if status is Status.WARN:
+                assert task_id in message
+            named.add(status)
+            time.sleep(1)
+        print(f"\\nthe task completed after {time.monotonic() - began:.0f} s")
+        assert named == {Status.OK, Status.WARN}
+    postgres.drop_database("claims")
