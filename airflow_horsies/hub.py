@@ -35,7 +35,13 @@ from airflow_horsies.database import (
     misses_the_schema,
     run_async,
 )
-from airflow_horsies.exceptions import PASSING_ERRORS, DatabaseBusy, DatabaseUnreachable, HorsiesError
+from airflow_horsies.exceptions import (
+    PASSING_ERRORS,
+    DatabaseBusy,
+    DatabaseUnreachable,
+    HorsiesError,
+    ListenUnavailable,
+)
 from airflow_horsies.ledger import attempts
 from airflow_horsies.ledger.cancelling import carry_out_requests
 from airflow_horsies.ledger.schema import read_version
@@ -217,7 +223,7 @@ class Hub:
                     return
                 await _pause(self._reconnecting, error)
             except HorsiesError as error:
-                if not self._waiters or self._has_lasted():
+                if not self._waiters or isinstance(error, ListenUnavailable) or self._has_lasted():
                     self._fail(error)
                     return
                 await _pause(self._reconnecting, error)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from airflow_horsies import hub as hub_module
 from airflow_horsies import triggers
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.hook import HorsiesHook
@@ -164,7 +165,8 @@ def test_id_that_is_none_fires_as_an_error(hook: HorsiesHook) -> None:
     assert (event["reason"], event["message"]) == ("error", "task_id: 'nonsense' is not a UUID")
 
 
-def test_database_without_horsies_fires_as_an_error(empty_database: str) -> None:
+def test_database_without_horsies_fires_as_an_error(empty_database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub_module, "LASTING_SECONDS", 0.5)
     event = run(event_of(HorsiesTrigger(task_ids=[ABSENT], horsies_conn_id=CONN_ID)))
     assert event["reason"] == "error"
     assert "horsies" in event["message"]
