@@ -25,11 +25,11 @@ import psycopg
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.embedded.worker import SPARK_WORKER, HorsiesWorker
 from airflow_horsies.hook import HorsiesHook
-from airflow_horsies.models import TaskInstanceKey, TaskSpec
+from airflow_horsies.models import AirflowTry, TaskInstanceKey, TaskSpec
 from benchmarks.databases import open_hook
 
 PROJECT = Path(__file__).parents[1]
-TABLES = ("submissions", "attempts", "logs", "progress", "signals")
+TABLES = ("submissions", "attempts", "logs", "progress", "signals", "cancel_requests")
 # Seconds: horsies keeps a task that ended, our records of one it no longer keeps, log lines, between two rounds.
 KEEP_SECONDS, PRUNE_AFTER_SECONDS, LOG_AGE_SECONDS, EVERY_SECONDS = 20, 2, 10, 2
 # Whatever ended longer ago than this is gone, the rounds of a worker under full load included.
@@ -125,7 +125,7 @@ class _Deployment:
             for number in range(count)
         ]
         instance = TaskInstanceKey(dag_id="bench", run_id=f"run {self._sent}", task_id="talk")
-        self._hook.submit_many(specs, instance, life=1, try_number=1)
+        self._hook.submit_many(specs, instance, AirflowTry(try_number=1))
         self._sent += count
         self._sendings.append((time.monotonic(), count))
 

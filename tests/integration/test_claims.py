@@ -65,6 +65,6 @@ def test_a_claim_that_its_live_worker_does_not_know_of_is_named_and_lapses(
                 assert task_id in message
             named.add(status)
             time.sleep(1)
-        print(f"\\nthe task completed after {time.monotonic() - began:.0f} s")
+        print(f"the task completed after {time.monotonic() - began:.0f} s")
         assert named == {Status.OK, Status.WARN}
     postgres.drop_database("claims")

@@ -15,10 +15,10 @@ from airflow_horsies import hook as hook_module
 from airflow_horsies.exceptions import DatabaseError
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.ledger import pruning
-from airflow_horsies.models import SubmitOutcome, TaskInstanceKey, TaskSpec
+from airflow_horsies.models import AirflowTry, SubmitOutcome, TaskInstanceKey, TaskSpec
 from tests.integration.conftest import MakeHook
 
-TABLES = ("submissions", "attempts", "logs", "progress", "signals")
+TABLES = ("submissions", "attempts", "logs", "progress", "signals", "cancel_requests")
 AT_ONCE = timedelta(0)
 
 
@@ -44,7 +44,7 @@ def instance(number: int) -> TaskInstanceKey:
 
 
 def submit(hook: HorsiesHook, number: int) -> str:
-    sent = hook.submit(TaskSpec(task_name="add"), instance(number), life=1, try_number=1)
+    sent = hook.submit(TaskSpec(task_name="add"), instance(number), AirflowTry(try_number=1))
     assert sent.outcome is SubmitOutcome.SENT
     return sent.task_id
 
@@ -79,12 +79,13 @@ def test_what_belongs_to_nobody_any_more_goes_from_every_table(hook: HorsiesHook
     """Each of these has neither a submission nor an attempt, as after a cancel of a task on a plain worker."""
     for _ in range(3):
         write_signal(own, str(uuid.uuid4()))
+        own.execute("INSERT INTO airflow_horsies.cancel_requests (horsies_task_id) VALUES (%s)", (uuid.uuid4(),))
         write_lines(own, str(uuid.uuid4()), lines=2)
         own.execute(
             "INSERT INTO airflow_horsies.progress (horsies_task_id, attempt, done) VALUES (%s, 1, 1)", (uuid.uuid4(),)
         )
     hook.prune()
-    assert counts(own) == {"signals": 3, "logs": 6, "progress": 3}, "what is a moment old stays"
+    assert counts(own) == {"signals": 3, "logs": 6, "progress": 3, "cancel_requests": 3}, "what is a moment old stays"
     hook.prune(older_than=AT_ONCE)
     assert counts(own) == {}
 
@@ -162,7 +163,7 @@ def test_nobody_who_submits_waits_for_a_pruner(hook: HorsiesHook, own: psycopg.C
         other = make_hook()
         other.run_script(_fail_where_it_would_wait)
         submit(other, 100)
-        cleared = other.submit(TaskSpec(task_name="add"), instance(0), life=2, try_number=2)
+        cleared = other.submit(TaskSpec(task_name="add"), instance(0), AirflowTry(try_number=2, clear_number=1))
         assert cleared.outcome is SubmitOutcome.SENT
         other.cancel(cleared.task_id)
     assert counts(own)["submissions"] == 2

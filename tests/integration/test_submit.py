@@ -256,9 +256,9 @@ def test_idempotency_key_guards_the_first_submission_only(hook: HorsiesHook, rel
 def test_a_task_without_a_retention_has_the_class_of_its_queue(hook: HorsiesHook, make_hook: MakeHook) -> None:
     with psycopg.connect(**hook._postgres.connect_args) as connection:
         connection.execute(
-            "INSERT INTO horsies_retention_classes (class_key, duration) VALUES ('q_reports_7d', interval '7 days')"
+            "INSERT INTO horsies_retention_classes (class_key, duration, created_at) VALUES ('q_reports_7d', interval '7 days', now())"
         )
-    mapped = hook.submit(TaskSpec(task_name="add", queue="reports"), _instance("mapped"), life=1, try_number=1)
+    mapped = hook.submit(TaskSpec(task_name="add", queue="reports"), _instance("mapped"), AirflowTry(try_number=1))
     sent = {
         mapped.task_id: "q_reports_7d",
         hook.enqueue(TaskSpec(task_name="add", queue="reports")): "q_reports_7d",
