@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -256,7 +257,9 @@ def test_idempotency_key_guards_the_first_submission_only(hook: HorsiesHook, rel
 def test_a_task_without_a_retention_has_the_class_of_its_queue(hook: HorsiesHook, make_hook: MakeHook) -> None:
     with psycopg.connect(**hook._postgres.connect_args) as connection:
         connection.execute(
-            "INSERT INTO horsies_retention_classes (class_key, duration, created_at) VALUES ('q_reports_7d', interval '7 days', now())"
+            "INSERT INTO horsies_retention_classes SELECT (jsonb_populate_record(known, %s)).*"
+            " FROM horsies_retention_classes AS known WHERE class_key = 'standard_30d'",
+            (json.dumps({"class_key": "q_reports_7d", "duration": "7 days"}),),
         )
     mapped = hook.submit(TaskSpec(task_name="add", queue="reports"), _instance("mapped"), AirflowTry(try_number=1))
     sent = {
