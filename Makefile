@@ -7,7 +7,7 @@ export PYTHON
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
 .PHONY: help demo docs test test-slow screenshots browser check lint test-airflow-side test-oldest-airflow test-matrix \
-	test-releases chaos bench venv clean
+	test-releases chaos interleavings bench venv clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1|\2/p' Makefile | while IFS='|' read -r name what; do \
@@ -58,6 +58,9 @@ test-releases: venv  ## the contract suite, with real workers, on further releas
 
 chaos: venv  ## faults of all kinds on the real stack, drawn from a seed, into benchmarks/chaos.json; ARGS=--seed=7 draws them again
 	@.venv/bin/python -W ignore -m tests.chaos --out benchmarks/chaos.json $(ARGS)
+
+interleavings: venv  ## every order in which two writers can meet on Postgres, into benchmarks/interleavings.json
+	@.venv/bin/python -W ignore -m tests.interleavings --out benchmarks/interleavings.json $(ARGS)
 
 bench: venv  ## every figure beside its peers, into benchmarks/results.json and the README; ARGS names some of them
 	@.ci/peers

@@ -1,0 +1,605 @@
+"""The pairs of writers, the state each pair begins with, and what must hold after each of its orders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from airflow_horsies.exceptions import NamespaceTaken, StaleSubmission, TaskNotFound
+from airflow_horsies.ledger.schema import latest_version
+from airflow_horsies.models import CancelOutcome, SubmitOutcome, SubmitResult, TaskInstanceKey, TaskState
+from tests.integration.releases import IN_PLACE, MOVED
+from tests.interleavings.engine import Order
+from tests.interleavings.stage import ADDRESS, Actor, Found, Stage
+
+INSTANCE = TaskInstanceKey(dag_id="sales", run_id="scheduled__1", task_id="load")
+OTHER = TaskInstanceKey(dag_id="sales", run_id="scheduled__1", task_id="other")
+OLD_RUN = datetime(2026, 1, 1, tzinfo=UTC)
+NEW_RUN = datetime(2026, 1, 2, tzinfo=UTC)
+NEW_ADDRESS = "https://airflow.example"
+GIVEN_ID = "5d1a0f0e-7f0c-4b39-9c58-0a8f3f0c6f51"
+KEY = "one-of-a-kind"
+MADE_LONG_AGO = "UPDATE airflow_horsies.submissions SET submitted_at = now() - interval '30 days'"
+PAST_GOOD_UNTIL = "UPDATE horsies_tasks SET good_until = now() - interval '1 minute'"
+PAST_RETENTION = "DELETE FROM horsies_tasks"
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What a submission asked for, and what it was told."""
+
+    instance: TaskInstanceKey
+    works: tuple[str, ...]
+    results: tuple[SubmitResult, ...]
+
+    @property
+    def ids(self) -> list[str]:
+        return [result.task_id for result in self.results]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """One order at its end."""
+
+    order: Order
+    found: Found
+    given: Any
+
+    def value(self, name: str) -> Any:
+        return self.order.outcomes[name].value
+
+    def error(self, name: str) -> Exception | None:
+        return self.order.outcomes[name].error
+
+
+Check = Callable[[Ended], Iterator[str]]
+
+
+def nothing_more(ended: Ended) -> Iterator[str]:
+    yield from ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """
+    Two writers that may meet.
+
+    :param given: makes the start state; what it returns both writers are handed.
+    :param from_ledger: the version of an empty ledger the orders begin with, instead of a start state.
+    :param may_raise: what a writer may be refused with, by its name.
+    :param may_cancel: the ids of tasks that somebody wished to be cancelled.
+    :param forgets: submissions of tasks that horsies no longer keeps may be there.
+    :param loose: tasks that no task instance sent may be there.
+    :param as_if_in_turn: every order comes to what one of both, after the other, would have come to.
+    :param joined: statements that are one step with the one before them, where the orders would be too many.
+    :param is_long: too many orders for 'make test'; 'make interleavings' and 'make test-slow' run them.
+    :param in_both: 'make test' tries it on both generations, and not on the newer one only.
+    :param cuts: how often the connection of a writer breaks, by its name, at each of its steps in turn.
+    """
+
+    name: str
+    a: Callable[[Actor, Stage, Any], Any]
+    b: Callable[[Actor, Stage, Any], Any]
+    given: Callable[[Stage], Any] = lambda stage: None
+    check: Check = nothing_more
+    releases: Sequence[str] = (IN_PLACE, MOVED)
+    from_ledger: int | None = None
+    knows_ledger: bool = True
+    may_raise: Mapping[str, tuple[type[Exception], ...]] = field(default_factory=dict)
+    may_cancel: Callable[[Ended], set[str]] = lambda ended: set()
+    forgets: bool = False
+    loose: bool = False
+    as_if_in_turn: bool = True
+    joined: frozenset[str] = frozenset()
+    is_long: bool = False
+    in_both: bool = False
+    cuts: Mapping[str, int] = field(default_factory=dict)
+
+
+# -- writers ----------------------------------------------------------------------------------------------------------
+
+
+def submit(
+    hook: Any,
+    stage: Stage,
+    *works: str,
+    instance: TaskInstanceKey = INSTANCE,
+    life: int = 1,
+    try_number: int | None = None,
+    run: datetime = OLD_RUN,
+    key: str | None = None,
+) -> Sent:
+    """A task instance submits these works; the one place that knows how."""
+    results = hook.submit_many(
+        [stage.spec(work, idempotency_key=key) for work in works],
+        instance,
+        life=life,
+        try_number=try_number or life,
+        run_started_at=run,
+    )
+    return Sent(instance, works, tuple(results))
+
+
+def submitting(*works: str, **fields: Any) -> Callable[[Actor, Stage, Any], Sent]:
+    return lambda actor, stage, given: submit(actor.hook, stage, *works, **fields)
+
+
+def submitting_from(address: str, *works: str, **fields: Any) -> Callable[[Actor, Stage, Any], Sent]:
+    def run(actor: Actor, stage: Stage, given: Any) -> Sent:
+        actor.hook.address = address
+        return submit(actor.hook, stage, *works, **fields)
+
+    return run
+
+
+def cancelling(actor: Actor, stage: Stage, sent: Sent) -> Any:
+    return actor.hook.cancel_many(sent.ids)
+
+
+def cancelling_backwards(actor: Actor, stage: Stage, sent: Sent) -> Any:
+    return actor.hook.cancel_many(reversed(sent.ids))
+
+
+def completing(actor: Actor, stage: Stage, sent: Sent) -> str:
+    return actor.upstream().complete(sent.ids[0])
+
+
+def failing(actor: Actor, stage: Stage, sent: Sent) -> str:
+    return actor.upstream().fail(sent.ids[0])
+
+
+def retrying(actor: Actor, stage: Stage, sent: Sent) -> str:
+    return actor.upstream().retry(sent.ids[0])
+
+
+def expiring(actor: Actor, stage: Stage, sent: Sent) -> int:
+    return actor.upstream().expire()
+
+
+def claiming(actor: Actor, stage: Stage, sent: Sent) -> int:
+    return actor.upstream().claim()
+
+
+def pruning(actor: Actor, stage: Stage, given: Any) -> int:
+    return actor.hook.prune()
+
+
+def migrating(actor: Actor, stage: Stage, given: Any) -> int:
+    return len(actor.hook.ensure_ledger())
+
+
+def moving(actor: Actor, stage: Stage, given: Any) -> int:
+    return actor.hook.change_base_url(old=ADDRESS, new=NEW_ADDRESS)
+
+
+def enqueueing(**fields: Any) -> Callable[[Actor, Stage, Any], str]:
+    return lambda actor, stage, given: actor.hook.enqueue(stage.spec("x", **fields))
+
+
+# -- start states -----------------------------------------------------------------------------------------------------
+
+
+def pending(*works: str, **fields: Any) -> Callable[[Stage], Sent]:
+    return lambda stage: submit(stage.plain, stage, *works, **fields)
+
+
+def running(*works: str, **fields: Any) -> Callable[[Stage], Sent]:
+    def make(stage: Stage) -> Sent:
+        sent = submit(stage.plain, stage, *works, **fields)
+        worker = stage.worker()
+        for task_id in sent.ids:
+            worker.start(task_id)
+        worker.connection.close()
+        return sent
+
+    return make
+
+
+def past_good_until(stage: Stage) -> Sent:
+    sent = submit(stage.plain, stage, "x")
+    stage.watcher.execute(PAST_GOOD_UNTIL)
+    return sent
+
+
+def past_retention(stage: Stage) -> Sent:
+    sent = submit(stage.plain, stage, "x")
+    stage.watcher.execute(MADE_LONG_AGO)
+    stage.watcher.execute(PAST_RETENTION)
+    return sent
+
+
+# -- what must hold after an order ------------------------------------------------------------------------------------
+
+
+def one_live_task_of_each(*works: str) -> Check:
+    def check(ended: Ended) -> Iterator[str]:
+        live = sorted(task.work for task in ended.found.live.values())
+        if live != sorted(works):
+            yield f"live are tasks of {live}, and asked for was {sorted(works)}"
+
+    return check
+
+
+def both_got_the_same(ended: Ended) -> Iterator[str]:
+    a, b = ended.value("a"), ended.value("b")
+    if a.ids != b.ids:
+        yield f"a got {a.ids}, and b got {b.ids}"
+
+
+def all_of(*checks: Check) -> Check:
+    def check(ended: Ended) -> Iterator[str]:
+        for each in checks:
+            yield from each(ended)
+
+    return check
+
+
+def state_of(ended: Ended) -> TaskState:
+    return ended.found.tasks[ended.given.ids[0]].state
+
+
+def either_cancelled_or(state: TaskState) -> Check:
+    """Whoever came first has won, and both know it; running code is told to stop only where it was cancelled."""
+
+    def check(ended: Ended) -> Iterator[str]:
+        (task_id,) = ended.given.ids
+        outcome, found = ended.value("a")[task_id], state_of(ended)
+        right = {(CancelOutcome.CANCELLED, TaskState.CANCELLED), (CancelOutcome.ALREADY_FINISHED, state)}
+        if ended.order.was_cut:
+            right.add((CancelOutcome.ALREADY_CANCELLED, TaskState.CANCELLED))
+        if (outcome, found) not in right:
+            yield f"cancelling said {outcome}, and the task is {found}"
+        applied = ended.value("b") == "APPLIED"
+        if applied == (found is TaskState.CANCELLED):
+            yield f"the worker was told {ended.value('b')}, and the task is {found}"
+        signalled = (task_id, "CANCEL") in ended.found.signals
+        if signalled != (found is TaskState.CANCELLED):
+            yield f"the task is {found}, and its code was {'' if signalled else 'not '}told to stop"
+
+    return check
+
+
+def is_cancelled(ended: Ended) -> Iterator[str]:
+    if state_of(ended) is not TaskState.CANCELLED:
+        yield f"the task is {state_of(ended)} though somebody wished it cancelled"
+
+
+def reattached_or_next_round(ended: Ended) -> Iterator[str]:
+    """What ended badly after the retry has looked is the retry's to see; before that, it sends the next round."""
+    (result,), (first,) = ended.value("a").results, ended.given.ids
+    if result.task_id == first:
+        if result.outcome is not SubmitOutcome.REATTACHED:
+            yield f"the retry {result.outcome} the first task"
+        if ended.found.live.keys() - {first}:
+            yield "the retry reattached, and another task is live"
+    elif result.task_id not in ended.found.live or first in ended.found.live:
+        yield "the retry sent the next round, and not that one alone is live"
+
+
+def never_sent_again(ended: Ended) -> Iterator[str]:
+    (result,), (first,) = ended.value("a").results, ended.given.ids
+    if result.task_id != first or len(ended.found.tasks) != 1:
+        yield f"what completed was sent again: {result.outcome}"
+
+
+def new_life_is_live(ended: Ended) -> Iterator[str]:
+    (result,), (first,) = ended.value("a").results, ended.given.ids
+    meets_itself = ended.order.was_cut and result.outcome is SubmitOutcome.REATTACHED
+    if result.task_id == first or not (result.outcome is SubmitOutcome.SENT or meets_itself):
+        yield f"after the clear, {result.outcome} {result.task_id}"
+    if set(ended.found.live) != {result.task_id}:
+        yield f"live are {sorted(ended.found.live)}, and the cleared task instance was told {result.task_id}"
+
+
+def given_ids(ended: Ended) -> set[str]:
+    return set(ended.given.ids)
+
+
+def everything_sent(ended: Ended) -> set[str]:
+    return set(ended.found.tasks)
+
+
+def of_life(life: int) -> Callable[[Ended], set[str]]:
+    return lambda ended: {row["horsies_task_id"] for row in ended.found.submissions if row["life"] == life}
+
+
+def newest_life_is_live(ended: Ended) -> Iterator[str]:
+    lives = {row["horsies_task_id"]: row["life"] for row in ended.found.submissions}
+    live = {lives[task_id] for task_id in ended.found.live if task_id in lives}
+    if live != {2}:
+        yield f"tasks of lives {sorted(live)} are live"
+
+
+def one_task_for_both(ended: Ended) -> Iterator[str]:
+    if len(ended.found.tasks) != 1:
+        yield f"{len(ended.found.tasks)} tasks were sent under one key or id"
+
+
+def ledger_is_whole(ended: Ended) -> Iterator[str]:
+    if ended.found.versions != tuple(range(1, latest_version() + 1)):
+        yield f"the ledger has the migrations {ended.found.versions}"
+
+
+def moved_as_a_whole(ended: Ended) -> Iterator[str]:
+    """No task instance is left with submissions at both addresses."""
+    addresses = {row["base_url"] for row in ended.found.submissions}
+    if len(addresses) != 1 and ended.error("b") is None:
+        yield f"the submissions are at {sorted(addresses)}"
+
+
+PAIRS = (
+    Pair(
+        name="submit and submit",
+        in_both=True,
+        a=submitting("x"),
+        b=submitting("x"),
+        check=all_of(one_live_task_of_each("x"), both_got_the_same),
+        cuts={"a": 1},
+    ),
+    Pair(
+        name="submit and submit of the next round",
+        given=pending("x"),
+        a=submitting("x", try_number=2),
+        b=submitting("x", try_number=3),
+        check=all_of(one_live_task_of_each("x"), both_got_the_same),
+    ),
+    Pair(
+        name="submit and cancel",
+        in_both=True,
+        given=pending("x"),
+        a=submitting("x", try_number=2),
+        b=cancelling,
+        check=all_of(reattached_or_next_round, is_cancelled),
+        may_cancel=given_ids,
+        cuts={"a": 1},
+    ),
+    Pair(
+        name="cancel and complete",
+        in_both=True,
+        given=running("x"),
+        a=cancelling,
+        b=completing,
+        check=either_cancelled_or(TaskState.COMPLETED),
+        may_cancel=given_ids,
+        cuts={"a": 1},
+    ),
+    Pair(
+        name="cancel and fail",
+        in_both=True,
+        given=running("x"),
+        a=cancelling,
+        b=failing,
+        check=either_cancelled_or(TaskState.FAILED),
+        may_cancel=given_ids,
+    ),
+    Pair(
+        name="cancel and retry of the worker",
+        given=running("x"),
+        a=cancelling,
+        b=retrying,
+        check=is_cancelled,
+        may_cancel=given_ids,
+    ),
+    Pair(
+        name="cancel and claim",
+        given=pending("x", "y"),
+        a=cancelling,
+        b=claiming,
+        check=is_cancelled,
+        may_cancel=given_ids,
+        # The worker claims the second one while the first is being cancelled.
+        as_if_in_turn=False,
+    ),
+    Pair(
+        name="cancel and cancel",
+        given=running("x", "y", "z"),
+        a=cancelling,
+        b=cancelling_backwards,
+        check=is_cancelled,
+        may_cancel=given_ids,
+    ),
+    Pair(
+        name="clear and complete",
+        in_both=True,
+        given=running("x"),
+        a=submitting("x", life=2),
+        b=completing,
+        check=new_life_is_live,
+        may_cancel=given_ids,
+        cuts={"a": 1},
+    ),
+    Pair(
+        name="clear and fail",
+        is_long=True,
+        given=running("x"),
+        a=submitting("x", life=2),
+        b=failing,
+        check=new_life_is_live,
+        may_cancel=given_ids,
+    ),
+    Pair(
+        name="clear and cancel",
+        given=running("x"),
+        a=submitting("x", life=2),
+        b=cancelling,
+        check=new_life_is_live,
+        may_cancel=given_ids,
+    ),
+    Pair(
+        name="retry and complete",
+        given=running("x"),
+        a=submitting("x", try_number=2),
+        b=completing,
+        check=never_sent_again,
+    ),
+    Pair(
+        name="retry and fail",
+        given=running("x"),
+        a=submitting("x", try_number=2),
+        b=failing,
+        check=reattached_or_next_round,
+    ),
+    Pair(
+        name="retry and expire",
+        in_both=True,
+        given=past_good_until,
+        a=submitting("x", try_number=2),
+        b=expiring,
+        check=reattached_or_next_round,
+    ),
+    Pair(
+        name="retry and claim",
+        given=pending("x"),
+        a=submitting("x", try_number=2),
+        b=claiming,
+        check=never_sent_again,
+    ),
+    Pair(
+        name="batch and shrunken batch",
+        a=submitting("x", "y", "z"),
+        b=submitting("x", "y", try_number=2),
+        may_cancel=everything_sent,
+    ),
+    Pair(
+        name="batch and reordered batch",
+        in_both=True,
+        a=submitting("x", "y", "z"),
+        b=submitting("z", "x", "y", try_number=2),
+        check=one_live_task_of_each("x", "y", "z"),
+    ),
+    Pair(
+        name="batch and complete",
+        given=running("x", "y"),
+        a=submitting("x", "y", try_number=2),
+        b=completing,
+    ),
+    Pair(
+        name="prune and retry",
+        given=past_retention,
+        a=pruning,
+        b=submitting("x", try_number=2),
+        may_raise={"b": (TaskNotFound,)},
+        forgets=True,
+    ),
+    Pair(
+        name="prune and clear",
+        is_long=True,
+        given=past_retention,
+        a=pruning,
+        b=submitting("x", life=2),
+        check=one_live_task_of_each("x"),
+        forgets=True,
+    ),
+    Pair(
+        name="prune and submit",
+        a=pruning,
+        b=submitting("x"),
+        check=one_live_task_of_each("x"),
+    ),
+    Pair(
+        name="shared key and cancel",
+        releases=(MOVED,),
+        given=running("x", key=KEY),
+        a=submitting("x", instance=OTHER, key=KEY),
+        b=cancelling,
+        may_cancel=given_ids,
+    ),
+    Pair(
+        name="shared key and complete",
+        releases=(MOVED,),
+        given=running("x", key=KEY),
+        a=submitting("x", instance=OTHER, key=KEY),
+        b=completing,
+        check=one_task_for_both,
+    ),
+    Pair(
+        name="shared key and clear",
+        is_long=True,
+        releases=(MOVED,),
+        given=running("x", key=KEY),
+        a=submitting("x", instance=OTHER, key=KEY),
+        b=submitting("x", life=2, key=KEY),
+        may_cancel=given_ids,
+    ),
+    Pair(
+        name="shared key: submit and submit",
+        is_long=True,
+        releases=(MOVED,),
+        a=submitting("x", key=KEY),
+        b=submitting("x", instance=OTHER, key=KEY),
+        check=all_of(one_live_task_of_each("x"), both_got_the_same, one_task_for_both),
+    ),
+    Pair(
+        name="migrate and migrate",
+        from_ledger=0,
+        knows_ledger=False,
+        a=migrating,
+        b=migrating,
+        check=ledger_is_whole,
+        cuts={"a": 1},
+    ),
+    Pair(
+        name="migrate and submit",
+        is_long=True,
+        joined=frozenset({"read_version"}),
+        from_ledger=latest_version() - 1,
+        knows_ledger=False,
+        a=migrating,
+        b=submitting("x"),
+        check=all_of(ledger_is_whole, one_live_task_of_each("x")),
+    ),
+    Pair(
+        name="newer life and older life",
+        in_both=True,
+        a=submitting("x", life=2),
+        b=submitting("x"),
+        check=newest_life_is_live,
+        may_raise={"b": (StaleSubmission,)},
+        may_cancel=of_life(1),
+        cuts={"b": 1},
+    ),
+    Pair(
+        name="remade run and old run",
+        given=running("x", run=OLD_RUN),
+        a=submitting("x", run=NEW_RUN),
+        b=submitting("x", run=OLD_RUN, try_number=2),
+        check=one_live_task_of_each("x"),
+        may_raise={"b": (StaleSubmission,)},
+        may_cancel=everything_sent,
+    ),
+    Pair(
+        name="change-base-url and submit from the new address",
+        given=pending("x"),
+        a=moving,
+        b=submitting_from(NEW_ADDRESS, "x", try_number=2),
+        check=all_of(moved_as_a_whole, one_live_task_of_each("x")),
+        may_raise={"b": (NamespaceTaken,)},
+    ),
+    Pair(
+        name="change-base-url and submit from the old address",
+        given=pending("x"),
+        a=moving,
+        b=submitting("x", try_number=2),
+        check=all_of(moved_as_a_whole, one_live_task_of_each("x")),
+        may_raise={"b": (NamespaceTaken,)},
+    ),
+    Pair(
+        name="enqueue and enqueue of the same id",
+        a=enqueueing(task_id=GIVEN_ID),
+        b=enqueueing(task_id=GIVEN_ID),
+        check=one_task_for_both,
+        loose=True,
+        cuts={"a": 1},
+    ),
+    Pair(
+        name="enqueue and enqueue of the same key",
+        releases=(MOVED,),
+        a=enqueueing(idempotency_key=KEY),
+        b=enqueueing(idempotency_key=KEY),
+        check=one_task_for_both,
+        loose=True,
+        cuts={"a": 1},
+    ),
+)
