@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from airflow_horsies.models import SubmitOutcome, TaskState
@@ -29,10 +29,16 @@ def digest(ended: Ended) -> Any:
     return (
         [_said(ended.order.outcomes[name].value, ended.error(name)) for name in NAMES],
         sorted((task_id, task.state.value, task.work) for task_id, task in found.tasks.items()),
-        [sorted(row.items(), key=str) for row in found.submissions],
+        [sorted(_kept(row, found).items(), key=str) for row in found.submissions],
         sorted(found.signals),
         found.versions,
     )
+
+
+def _kept(row: Mapping[str, Any], found: Found) -> dict[str, Any]:
+    """Whether a task that has ended is still wanted means nothing."""
+    ended = row["horsies_task_id"] not in found.live
+    return {column: value for column, value in row.items() if not (ended and column == "is_released")}
 
 
 def _refused(pair: Pair, ended: Ended) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow_horsies.exceptions import NamespaceTaken, StaleSubmission, TaskNotFound
 from airflow_horsies.ledger.schema import latest_version
-from airflow_horsies.models import CancelOutcome, SubmitOutcome, SubmitResult, TaskInstanceKey, TaskState
+from airflow_horsies.models import AirflowTry, CancelOutcome, SubmitOutcome, SubmitResult, TaskInstanceKey, TaskState
 from tests.integration.releases import IN_PLACE, MOVED
 from tests.interleavings.engine import Order
 from tests.interleavings.stage import ADDRESS, Actor, Found, Stage
@@ -21,6 +21,8 @@ NEW_RUN = datetime(2026, 1, 2, tzinfo=UTC)
 NEW_ADDRESS = "https://airflow.example"
 GIVEN_ID = "5d1a0f0e-7f0c-4b39-9c58-0a8f3f0c6f51"
 KEY = "one-of-a-kind"
+# Whether there are tables, and of which version, is asked in two statements.
+VERSION_READ = frozenset({"read_version"})
 MADE_LONG_AGO = "UPDATE airflow_horsies.submissions SET submitted_at = now() - interval '30 days'"
 PAST_GOOD_UNTIL = "UPDATE horsies_tasks SET good_until = now() - interval '1 minute'"
 PAST_RETENTION = "DELETE FROM horsies_tasks"
@@ -106,19 +108,20 @@ def submit(
     stage: Stage,
     *works: str,
     instance: TaskInstanceKey = INSTANCE,
-    life: int = 1,
-    try_number: int | None = None,
+    clears: int = 0,
+    try_number: int = 1,
     run: datetime = OLD_RUN,
     key: str | None = None,
 ) -> Sent:
     """A task instance submits these works; the one place that knows how."""
-    results = hook.submit_many(
-        [stage.spec(work, idempotency_key=key) for work in works],
-        instance,
-        life=life,
-        try_number=try_number or life,
+    tried = AirflowTry(
+        try_number=try_number + clears,
+        max_tries=2 + clears,
+        clear_number=clears,
         run_started_at=run,
+        run_key=run.isoformat(),
     )
+    results = hook.submit_many([stage.spec(work, idempotency_key=key) for work in works], instance, tried)
     return Sent(instance, works, tuple(results))
 
 
@@ -136,6 +139,15 @@ def submitting_from(address: str, *works: str, **fields: Any) -> Callable[[Actor
 
 def cancelling(actor: Actor, stage: Stage, sent: Sent) -> Any:
     return actor.hook.cancel_many(sent.ids)
+
+
+def releasing(actor: Actor, stage: Stage, sent: Sent) -> Any:
+    """The task instance that sent them no longer wants them."""
+    return actor.hook.release(sent.ids, sent.instance)
+
+
+def releasing_by_other(actor: Actor, stage: Stage, sent: Sent) -> Any:
+    return actor.hook.release(sent.ids, OTHER)
 
 
 def cancelling_backwards(actor: Actor, stage: Stage, sent: Sent) -> Any:
@@ -195,6 +207,13 @@ def running(*works: str, **fields: Any) -> Callable[[Stage], Sent]:
         return sent
 
     return make
+
+
+def shared(stage: Stage) -> Sent:
+    """Both task instances wait for the one task of a key."""
+    sent = running("x", key=KEY)(stage)
+    assert submit(stage.plain, stage, "x", instance=OTHER, key=KEY).ids == sent.ids
+    return sent
 
 
 def past_good_until(stage: Stage) -> Sent:
@@ -293,6 +312,20 @@ def new_life_is_live(ended: Ended) -> Iterator[str]:
         yield f"live are {sorted(ended.found.live)}, and the cleared task instance was told {result.task_id}"
 
 
+def sharer_is_served(ended: Ended) -> Iterator[str]:
+    """Who shares a task by its key keeps it, or has one of its own."""
+    (result,) = ended.value("a").results
+    if result.task_id not in ended.found.live:
+        state = ended.found.tasks[result.task_id].state
+        yield f"the other task instance was told of {result.task_id}, which is {state}"
+
+
+def edited_work_is_live(ended: Ended) -> Iterator[str]:
+    (result,) = ended.value("a").results
+    if result.outcome is not SubmitOutcome.SENT or set(ended.found.live) != {result.task_id}:
+        yield f"after the edit, {result.outcome} {result.task_id}, and live are {sorted(ended.found.live)}"
+
+
 def given_ids(ended: Ended) -> set[str]:
     return set(ended.given.ids)
 
@@ -301,15 +334,19 @@ def everything_sent(ended: Ended) -> set[str]:
     return set(ended.found.tasks)
 
 
-def of_life(life: int) -> Callable[[Ended], set[str]]:
-    return lambda ended: {row["horsies_task_id"] for row in ended.found.submissions if row["life"] == life}
+def of_first_life(ended: Ended) -> set[str]:
+    return {row["horsies_task_id"] for row in ended.found.submissions if row["clear_number"] == 0}
+
+
+def of_work(work: str) -> Callable[[Ended], set[str]]:
+    return lambda ended: {task_id for task_id, task in ended.found.tasks.items() if task.work == work}
 
 
 def newest_life_is_live(ended: Ended) -> Iterator[str]:
-    lives = {row["horsies_task_id"]: row["life"] for row in ended.found.submissions}
-    live = {lives[task_id] for task_id in ended.found.live if task_id in lives}
-    if live != {2}:
-        yield f"tasks of lives {sorted(live)} are live"
+    clears = {row["horsies_task_id"]: row["clear_number"] for row in ended.found.submissions}
+    live = sorted(clears[task_id] for task_id in ended.found.live if task_id in clears)
+    if live != [1]:
+        yield f"after one clear, tasks sent after {live} clears are live"
 
 
 def one_task_for_both(ended: Ended) -> Iterator[str]:
@@ -347,6 +384,7 @@ PAIRS = (
     ),
     Pair(
         name="submit and cancel",
+        joined=VERSION_READ,
         in_both=True,
         given=pending("x"),
         a=submitting("x", try_number=2),
@@ -357,6 +395,7 @@ PAIRS = (
     ),
     Pair(
         name="cancel and complete",
+        joined=VERSION_READ,
         in_both=True,
         given=running("x"),
         a=cancelling,
@@ -366,7 +405,28 @@ PAIRS = (
         cuts={"a": 1},
     ),
     Pair(
+        name="release and complete",
+        in_both=True,
+        given=running("x"),
+        a=releasing,
+        b=completing,
+        check=either_cancelled_or(TaskState.COMPLETED),
+        may_cancel=given_ids,
+        joined=VERSION_READ,
+    ),
+    Pair(
+        name="release and retry",
+        given=running("x"),
+        a=submitting("x", try_number=2),
+        b=releasing,
+        is_long=True,
+        check=all_of(reattached_or_next_round, is_cancelled),
+        may_cancel=given_ids,
+        joined=VERSION_READ,
+    ),
+    Pair(
         name="cancel and fail",
+        joined=VERSION_READ,
         in_both=True,
         given=running("x"),
         a=cancelling,
@@ -376,6 +436,7 @@ PAIRS = (
     ),
     Pair(
         name="cancel and retry of the worker",
+        joined=VERSION_READ,
         given=running("x"),
         a=cancelling,
         b=retrying,
@@ -384,6 +445,7 @@ PAIRS = (
     ),
     Pair(
         name="cancel and claim",
+        joined=VERSION_READ,
         given=pending("x", "y"),
         a=cancelling,
         b=claiming,
@@ -394,6 +456,7 @@ PAIRS = (
     ),
     Pair(
         name="cancel and cancel",
+        joined=VERSION_READ,
         given=running("x", "y", "z"),
         a=cancelling,
         b=cancelling_backwards,
@@ -404,7 +467,7 @@ PAIRS = (
         name="clear and complete",
         in_both=True,
         given=running("x"),
-        a=submitting("x", life=2),
+        a=submitting("x", clears=1),
         b=completing,
         check=new_life_is_live,
         may_cancel=given_ids,
@@ -414,15 +477,16 @@ PAIRS = (
         name="clear and fail",
         is_long=True,
         given=running("x"),
-        a=submitting("x", life=2),
+        a=submitting("x", clears=1),
         b=failing,
         check=new_life_is_live,
         may_cancel=given_ids,
     ),
     Pair(
         name="clear and cancel",
+        joined=VERSION_READ,
         given=running("x"),
-        a=submitting("x", life=2),
+        a=submitting("x", clears=1),
         b=cancelling,
         check=new_life_is_live,
         may_cancel=given_ids,
@@ -460,7 +524,14 @@ PAIRS = (
         name="batch and shrunken batch",
         a=submitting("x", "y", "z"),
         b=submitting("x", "y", try_number=2),
-        may_cancel=everything_sent,
+        may_cancel=of_work("z"),
+    ),
+    Pair(
+        name="shrunken batch and retry of the whole one",
+        given=pending("x", "y"),
+        a=submitting("x", try_number=2),
+        b=submitting("y", "x", try_number=2),
+        may_cancel=given_ids,
     ),
     Pair(
         name="batch and reordered batch",
@@ -468,6 +539,15 @@ PAIRS = (
         a=submitting("x", "y", "z"),
         b=submitting("z", "x", "y", try_number=2),
         check=one_live_task_of_each("x", "y", "z"),
+    ),
+    Pair(
+        name="edited retry and complete",
+        in_both=True,
+        given=running("x"),
+        a=submitting("y", try_number=2),
+        b=completing,
+        check=edited_work_is_live,
+        may_cancel=given_ids,
     ),
     Pair(
         name="batch and complete",
@@ -488,7 +568,7 @@ PAIRS = (
         is_long=True,
         given=past_retention,
         a=pruning,
-        b=submitting("x", life=2),
+        b=submitting("x", clears=1),
         check=one_live_task_of_each("x"),
         forgets=True,
     ),
@@ -500,11 +580,35 @@ PAIRS = (
     ),
     Pair(
         name="shared key and cancel",
+        is_long=True,
         releases=(MOVED,),
         given=running("x", key=KEY),
         a=submitting("x", instance=OTHER, key=KEY),
         b=cancelling,
+        check=is_cancelled,
         may_cancel=given_ids,
+        joined=VERSION_READ,
+    ),
+    Pair(
+        name="shared key and release",
+        is_long=True,
+        releases=(MOVED,),
+        given=running("x", key=KEY),
+        a=submitting("x", instance=OTHER, key=KEY),
+        b=releasing,
+        check=sharer_is_served,
+        may_cancel=given_ids,
+        joined=VERSION_READ,
+    ),
+    Pair(
+        name="shared key: release and release",
+        releases=(MOVED,),
+        given=shared,
+        a=releasing,
+        b=releasing_by_other,
+        check=is_cancelled,
+        may_cancel=given_ids,
+        joined=VERSION_READ,
     ),
     Pair(
         name="shared key and complete",
@@ -520,7 +624,8 @@ PAIRS = (
         releases=(MOVED,),
         given=running("x", key=KEY),
         a=submitting("x", instance=OTHER, key=KEY),
-        b=submitting("x", life=2, key=KEY),
+        b=submitting("x", clears=1, key=KEY),
+        check=sharer_is_served,
         may_cancel=given_ids,
     ),
     Pair(
@@ -543,7 +648,7 @@ PAIRS = (
     Pair(
         name="migrate and submit",
         is_long=True,
-        joined=frozenset({"read_version"}),
+        joined=VERSION_READ,
         from_ledger=latest_version() - 1,
         knows_ledger=False,
         a=migrating,
@@ -553,11 +658,11 @@ PAIRS = (
     Pair(
         name="newer life and older life",
         in_both=True,
-        a=submitting("x", life=2),
+        a=submitting("x", clears=1),
         b=submitting("x"),
         check=newest_life_is_live,
         may_raise={"b": (StaleSubmission,)},
-        may_cancel=of_life(1),
+        may_cancel=of_first_life,
         cuts={"b": 1},
     ),
     Pair(
@@ -600,6 +705,8 @@ PAIRS = (
         b=enqueueing(idempotency_key=KEY),
         check=one_task_for_both,
         loose=True,
+        # Ids are minted, each time others.
+        as_if_in_turn=False,
         cuts={"a": 1},
     ),
 )

@@ -50,7 +50,10 @@ SELECT task_id::text, status, command_fingerprint FROM horsies_task_history
 """
 TASKS_IN_PLACE = "SELECT id, status, kwargs FROM horsies_tasks"
 SUBMISSIONS = """
-SELECT to_jsonb(s) - 'submitted_at' AS row FROM airflow_horsies.submissions AS s
+SELECT
+    to_jsonb(sent) - 'submitted_at' - 'released_at'
+    || jsonb_build_object('is_released', released_at IS NOT NULL) AS row
+FROM airflow_horsies.submissions AS sent
 ORDER BY dag_id, run_id, task_id, map_index, life, round, position
 """
 SIGNALS = "SELECT horsies_task_id::text, signal FROM airflow_horsies.signals ORDER BY id"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_horsies import database
-from airflow_horsies.ledger import schema, submissions
+from airflow_horsies.ledger import cancelling, schema, submitting
 from airflow_horsies.wire.statement import sql_text
 from tests.integration.releases import IN_PLACE, MOVED
 from tests.interleavings.pairs import PAIRS, Pair
@@ -18,32 +18,18 @@ from tests.interleavings.trials import Tried, try_pair
 StageOf = Callable[[str], Stage]
 
 
-def _marks(pair: Pair, release: str) -> list[pytest.MarkDecorator]:
-    marks = []
-    if pair.is_long or (release == IN_PLACE and not pair.in_both):
-        marks.append(pytest.mark.slow)
-    if pair.name == "batch and reordered batch":
-        marks.append(pytest.mark.xfail(strict=True, reason="items are matched by their position"))
-    return marks
-
-
 def _params() -> list[Any]:
     return [
         pytest.param(
             pair,
             release,
             id=f"{pair.name} on {release}",
-            marks=_marks(pair, release),
+            marks=[pytest.mark.slow] if pair.is_long or (release == IN_PLACE and not pair.in_both) else [],
         )
         for release in (IN_PLACE, MOVED)
         for pair in PAIRS
         if release in pair.releases
     ]
-
-
-def _pair(name: str) -> Pair:
-    (pair,) = [pair for pair in PAIRS if pair.name == name]
-    return pair
 
 
 @pytest.mark.parametrize(("pair", "release"), _params())
@@ -79,21 +65,48 @@ def _without(lock: str) -> Callable[[str, str], str]:
     return text
 
 
+def _first_violation(stage: Stage, name: str) -> str:
+    (pair,) = [pair for pair in PAIRS if pair.name == name]
+    tried = try_pair(stage, pair, with_cuts=False, to_first_violation=True)
+    assert tried.violations, f"nothing was noticed in {tried.orders} orders"
+    return tried.violations[0]
+
+
 def test_submitting_without_its_lock_is_noticed(stage_of: StageOf, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(submissions, "sql_text", _without("lock_task_instance"))
-    tried = try_pair(stage_of(MOVED), _pair("newer life and older life"), with_cuts=False)
-    assert any("tasks of lives [1, 2] are live" in told for told in tried.violations), tried.describe()
+    monkeypatch.setattr(submitting, "sql_text", _without("lock_task_instance"))
+    told = _first_violation(stage_of(MOVED), "submit and submit")
+    assert "2 live tasks of x belong to default/sales/scheduled__1/load/-1" in told
+
+
+def test_letting_go_of_a_shared_task_without_its_lock_is_noticed(
+    stage_of: StageOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cancelling, "sql_text", _without("lock_shared_tasks"))
+    told = _first_violation(stage_of(MOVED), "shared key: release and release")
+    assert "the task is RUNNING though somebody wished it cancelled" in told
 
 
 def test_migrating_without_its_lock_is_noticed(stage_of: StageOf, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema, "sql_text", _without("lock_migrations"))
-    tried = try_pair(stage_of(MOVED), _pair("migrate and migrate"), with_cuts=False)
-    assert any("already exists" in told for told in tried.violations), tried.describe()
+    told = _first_violation(stage_of(MOVED), "migrate and submit")
+    assert "already exists" in told
+
+
+def test_matching_the_items_of_a_batch_by_their_position_is_noticed(
+    stage_of: StageOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def by_position(wire: Any, newest: Any, items: Any, tasks: Any) -> Any:
+        yield from ()
+        return {row["position"]: row for row in newest if row["position"] < len(tasks)}
+
+    monkeypatch.setattr(submitting, "_match", by_position)
+    told = _first_violation(stage_of(MOVED), "batch and reordered batch")
+    assert "b asked for z and was told of a task of x" in told
 
 
 def test_giving_up_where_a_script_has_to_run_again_is_noticed(
     stage_of: StageOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database, "RERUN_SQLSTATES", frozenset())
-    tried = try_pair(stage_of(MOVED), _pair("cancel and fail"), with_cuts=False)
-    assert any("deadlock detected" in told for told in tried.violations), tried.describe()
+    told = _first_violation(stage_of(MOVED), "cancel and fail")
+    assert "deadlock detected" in told

@@ -49,7 +49,7 @@ class Tried:
         return f"{self.name} on horsies {self.release}: {len(self.violations)} of {self.orders} orders\n\n{shown}"
 
 
-def try_pair(stage: Stage, pair: Pair, *, with_cuts: bool) -> Tried:
+def try_pair(stage: Stage, pair: Pair, *, with_cuts: bool, to_first_violation: bool = False) -> Tried:
     """Every order of a pair; with cuts, also those in which the connection of a writer breaks at one of its steps."""
     begun = time.monotonic()
     tried = Tried(pair.name, stage.release)
@@ -67,6 +67,8 @@ def try_pair(stage: Stage, pair: Pair, *, with_cuts: bool) -> Tried:
                 wrong.append("neither of both, one after the other, would have come to that")
             if wrong:
                 tried.violations.append(_tell(wrong, order))
+                if to_first_violation:
+                    break
     tried.seconds = time.monotonic() - begun
     return tried
 
