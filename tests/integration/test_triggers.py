@@ -14,6 +14,7 @@ import pytest
 
 from airflow_horsies import hub as hub_module
 from airflow_horsies import triggers
+from airflow_horsies.airflow_instance import InstanceState
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.models import AirflowTry, TaskInstanceKey, TaskSpec, TaskState
@@ -99,7 +100,8 @@ def test_end_of_the_tasks_fires_with_their_ids(hook: HorsiesHook, release: str, 
             await asyncio.sleep(0.2)
             assert not fired.done()
             await in_thread(hook.cancel, ids[1])
-            assert await fired == {"reason": "ended", "message": None, "task_ids": ids}
+            event = await fired
+            assert (event["reason"], event["message"], event["task_ids"]) == ("ended", None, ids)
 
     run(check())
 
@@ -172,10 +174,21 @@ def test_database_without_horsies_fires_as_an_error(empty_database: str, monkeyp
     assert "horsies" in event["message"]
 
 
+@pytest.fixture
+def marked_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Airflow says of the task instance that is killed."""
+
+    async def read_state(instance: TaskInstanceKey) -> InstanceState:
+        return InstanceState(exists=True, state="failed")
+
+    monkeypatch.setattr(triggers, "read_state_async", read_state)
+
+
+@pytest.mark.usefixtures("marked_failed")
 @pytest.mark.parametrize("cancel_on_kill", [True, False])
 def test_kill_cancels_the_tasks(hook: HorsiesHook, cancel_on_kill: bool) -> None:
-    ids = hook.enqueue_many([LATER] * 3)
-    trigger = HorsiesTrigger(task_ids=ids, horsies_conn_id=CONN_ID, cancel_on_kill=cancel_on_kill)
+    ids = [each.task_id for each in hook.submit_many([LATER] * 3, INSTANCE, AirflowTry(try_number=1))]
+    trigger = HorsiesTrigger(task_ids=ids, task_instance=KEY, horsies_conn_id=CONN_ID, cancel_on_kill=cancel_on_kill)
     run(trigger.on_kill())
     expected = TaskState.CANCELLED if cancel_on_kill else TaskState.PENDING
     assert set(hook.get_states(ids).values()) == {expected}
@@ -234,7 +247,8 @@ def test_batch_fires_when_all_have_ended_or_too_many_failed(hook: HorsiesHook, r
             assert (await strict)["reason"] == "decided"
             assert not lenient.done()
             await in_thread(end_task, hook, ids[3], TaskState.COMPLETED, release)
-            assert await lenient == {"reason": "ended", "message": None, "task_ids": []}
+            event = await lenient
+            assert (event["reason"], event["life"], event["max_failures"]) == ("ended", 1, 2)
 
     run(check())
 
@@ -249,6 +263,7 @@ def test_batch_is_that_of_one_life_and_the_last_rounds(hook: HorsiesHook, releas
     assert wanted[0] != first[0].task_id
 
 
+@pytest.mark.usefixtures("marked_failed")
 def test_kill_cancels_the_batch(hook: HorsiesHook) -> None:
     sent = hook.submit_many([LATER] * 3, INSTANCE, AirflowTry(try_number=1))
     run(HorsiesBatchTrigger(task_instance=KEY, life=1, horsies_conn_id=CONN_ID).on_kill())
