@@ -14,9 +14,11 @@ from airflow.providers.common.compat.sdk import (
     BaseSensorOperator,
     conf,
 )
+from airflow.sdk.exceptions import AirflowRescheduleException
 
 from airflow_horsies.airflow_instance import read_state
 from airflow_horsies.exceptions import HorsiesError, InvalidTask, TaskNotFound
+from airflow_horsies.holding import earliest_reschedule, mark_deferral
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.models import DEFAULT_QUEUE, TERMINAL_STATES, TaskInstanceKey, TaskState, latest_task_ids
 from airflow_horsies.outcomes import failure_text, named
@@ -53,7 +55,12 @@ class _DeferrableSensor(BaseSensorOperator):
 
     def execute(self, context: Any) -> None:
         if not self.deferrable:
-            super().execute(context)
+            try:
+                super().execute(context)
+            except AirflowRescheduleException as asked:
+                # Airflow would fail it if it came back sooner.
+                asked.reschedule_date = max(asked.reschedule_date, earliest_reschedule())
+                raise
         elif not self._look(context):
             self._defer(context)
 
@@ -79,7 +86,7 @@ class _DeferrableSensor(BaseSensorOperator):
         deadline = started + timedelta(seconds=self.timeout)
         left = max(deadline - datetime.now(UTC), timedelta(0))
         self.defer(
-            trigger=self._trigger(deadline.isoformat()),
+            trigger=mark_deferral(self._trigger(deadline.isoformat()), self.executor),
             method_name="execute_complete",
             timeout=left + TRIGGERER_GRACE,
         )

@@ -14,6 +14,7 @@ from airflow.providers.common.compat.sdk import AirflowTaskTimeout, BaseOperator
 
 from airflow_horsies.airflow_instance import airflow_try, instance_of, read_state
 from airflow_horsies.exceptions import HorsiesError, InvalidTask, QueueNotServed, TaskNotFound, WaitTimeout
+from airflow_horsies.holding import mark_deferral
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.links import HorsiesAttemptsLink
 from airflow_horsies.models import (
@@ -172,7 +173,8 @@ class HorsiesTaskOperator(BaseOperator):
                 tasks = self._give_up(hook)
             if tasks is not None:
                 return self._end(hook, tasks, context)
-        self.defer(trigger=self._trigger(context, deadline), method_name="execute_complete")
+        trigger = mark_deferral(self._trigger(context, deadline), self.executor)
+        self.defer(trigger=trigger, method_name="execute_complete")
 
     def execute_complete(self, context: Any, event: Mapping[str, Any]) -> Any:
         """Called with the trigger's event, which says what was waited for: code and settings may have changed since."""

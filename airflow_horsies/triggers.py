@@ -22,6 +22,7 @@ from airflow_horsies.exceptions import (
     LedgerOutdated,
     TaskNotFound,
 )
+from airflow_horsies.holding import hold
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.hub import POLL_SECONDS, Waiter
 from airflow_horsies.models import (
@@ -70,6 +71,7 @@ class HorsiesTrigger(BaseTrigger):
     :param namespace: the namespace it submitted in, whatever the connection says later.
     :param seen: attempt and number of the last line shown of each task; what they write after it is shown, and the
         event says how far. None shows nothing.
+    :param deferred_at: an ISO time, when the task left its process: soon after it, the event is held back.
     """
 
     numbers_tasks: ClassVar[bool] = False
@@ -85,6 +87,7 @@ class HorsiesTrigger(BaseTrigger):
         task_instance: Mapping[str, Any] | None = None,
         namespace: str | None = None,
         seen: StoredSeen | None = None,
+        deferred_at: str | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.task_ids = list(task_ids)
@@ -95,14 +98,19 @@ class HorsiesTrigger(BaseTrigger):
         self.queue_deadline = queue_deadline
         self.cancel_on_kill = cancel_on_kill
         self.seen = None if seen is None else load_seen(seen)
+        self.deferred_at = deferred_at
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         known = {} if self.submitter is None else {"task_instance": self.submitter}
         return "airflow_horsies.triggers.HorsiesTrigger", {"task_ids": self.task_ids, **known, **self._common()}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
+        started_at = datetime.now(UTC)
         try:
-            yield TriggerEvent(await self._event())  # type: ignore[no-untyped-call]
+            payload = await self._event()
+            # Only a triggerer gives an id: without one, no scheduler is there that could fail the task.
+            held = await hold(self.deferred_at, started_at) if self.trigger_id is not None else 0.0
+            yield TriggerEvent({**payload, "held_seconds": held} if held else payload)  # type: ignore[no-untyped-call]
         except asyncio.CancelledError:
             if not KILL_REACHES_TRIGGERS:
                 await self.on_kill()
@@ -229,7 +237,11 @@ class HorsiesTrigger(BaseTrigger):
             "cancel_on_kill": self.cancel_on_kill,
             **({} if self.namespace is None else {"namespace": self.namespace}),
             **self._stored_seen(),
+            **self._stored_deferral(),
         }
+
+    def _stored_deferral(self) -> dict[str, Any]:
+        return {} if self.deferred_at is None else {"deferred_at": self.deferred_at}
 
     def _stored_seen(self) -> dict[str, Any]:
         return {} if self.seen is None else {"seen": store_seen(self.seen)}
@@ -263,6 +275,7 @@ class HorsiesBatchTrigger(HorsiesTrigger):
         size: int | None = None,
         namespace: str | None = None,
         seen: StoredSeen | None = None,
+        deferred_at: str | None = None,
     ) -> None:
         super().__init__(
             task_ids=[],
@@ -273,6 +286,7 @@ class HorsiesBatchTrigger(HorsiesTrigger):
             task_instance=task_instance,
             namespace=namespace,
             seen=seen,
+            deferred_at=deferred_at,
         )
         self.size = size
         self.life = life
@@ -322,8 +336,15 @@ class HorsiesSensorTrigger(HorsiesTrigger):
         failed_states: Iterable[str] = (),
         horsies_conn_id: str = HorsiesHook.default_conn_name,
         deadline: str | None = None,
+        deferred_at: str | None = None,
     ) -> None:
-        super().__init__(task_ids=task_ids, horsies_conn_id=horsies_conn_id, deadline=deadline, cancel_on_kill=False)
+        super().__init__(
+            task_ids=task_ids,
+            horsies_conn_id=horsies_conn_id,
+            deadline=deadline,
+            cancel_on_kill=False,
+            deferred_at=deferred_at,
+        )
         self.failed_states = sorted(failed_states)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -332,6 +353,7 @@ class HorsiesSensorTrigger(HorsiesTrigger):
             "failed_states": self.failed_states,
             "horsies_conn_id": self.horsies_conn_id,
             "deadline": self.deadline,
+            **self._stored_deferral(),
         }
 
     def _is_decided(self, ended: Mapping[str, TaskState | None]) -> bool:
@@ -357,8 +379,15 @@ class HorsiesSubmissionTrigger(HorsiesSensorTrigger):
         poll_seconds: float = POLL_SECONDS,
         horsies_conn_id: str = HorsiesHook.default_conn_name,
         deadline: str | None = None,
+        deferred_at: str | None = None,
     ) -> None:
-        super().__init__(task_ids=[], failed_states=failed_states, horsies_conn_id=horsies_conn_id, deadline=deadline)
+        super().__init__(
+            task_ids=[],
+            failed_states=failed_states,
+            horsies_conn_id=horsies_conn_id,
+            deadline=deadline,
+            deferred_at=deferred_at,
+        )
         self.submitter = dict(task_instance)
         self.allowed_states = sorted(allowed_states)
         self.poll_seconds = poll_seconds
@@ -371,6 +400,7 @@ class HorsiesSubmissionTrigger(HorsiesSensorTrigger):
             "poll_seconds": self.poll_seconds,
             "horsies_conn_id": self.horsies_conn_id,
             "deadline": self.deadline,
+            **self._stored_deferral(),
         }
 
     async def _find_task_ids(self, hook: HorsiesHook) -> list[str]:
@@ -457,8 +487,15 @@ class HorsiesQueueTrigger(HorsiesTrigger):
         poll_seconds: float = POLL_SECONDS,
         horsies_conn_id: str = HorsiesHook.default_conn_name,
         deadline: str | None = None,
+        deferred_at: str | None = None,
     ) -> None:
-        super().__init__(task_ids=[], horsies_conn_id=horsies_conn_id, deadline=deadline, cancel_on_kill=False)
+        super().__init__(
+            task_ids=[],
+            horsies_conn_id=horsies_conn_id,
+            deadline=deadline,
+            cancel_on_kill=False,
+            deferred_at=deferred_at,
+        )
         self.queue = queue
         self.min_workers = min_workers
         self.max_depth = max_depth
@@ -472,6 +509,7 @@ class HorsiesQueueTrigger(HorsiesTrigger):
             "poll_seconds": self.poll_seconds,
             "horsies_conn_id": self.horsies_conn_id,
             "deadline": self.deadline,
+            **self._stored_deferral(),
         }
 
     async def _watch(self, hook: HorsiesHook) -> Reason:

@@ -323,6 +323,13 @@ def test_each_line_is_shown_once_on_the_way_from_inline_to_trigger_to_resume(
     assert sum(message.startswith("[attempt 2] ") for message in messages(caplog)) == 2 * lines
 
 
+def test_trigger_of_an_operator_knows_when_it_deferred(hook: HorsiesHook, release: str) -> None:
+    before = datetime.now(UTC)
+    deferred = defer(hook, make_operator(inline_wait=timedelta(0)), lambda ids: None)
+    _, kwargs = deferred.trigger.serialize()
+    assert before <= datetime.fromisoformat(kwargs["deferred_at"]) <= datetime.now(UTC)
+
+
 def test_event_of_a_trigger_of_an_earlier_release_shows_everything_at_the_end(
     hook: HorsiesHook, release: str, caplog: pytest.LogCaptureFixture
 ) -> None:

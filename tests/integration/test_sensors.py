@@ -34,6 +34,13 @@ from tests.integration.test_triggers import (
     stored_connection,  # noqa: F401 - used by every test
 )
 
+
+@pytest.fixture(autouse=True)
+def no_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no scheduler here that could fail a sensor that is back too soon."""
+    monkeypatch.setenv("AIRFLOW__HORSIES__RESUME_HOLD_SECONDS", "0")
+
+
 on_one_release = pytest.mark.parametrize("release", [MOVED], indirect=True)
 in_each_mode = pytest.mark.parametrize(
     "mode", [{"mode": "poke"}, {"mode": "reschedule"}, {"deferrable": True}], ids=["poke", "reschedule", "deferrable"]

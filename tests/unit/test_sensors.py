@@ -13,6 +13,7 @@ from airflow.providers.common.compat.sdk import (
     TaskDeferred,
 )
 from airflow.sdk import DAG, task
+from airflow.sdk.exceptions import AirflowRescheduleException
 from airflow.serialization import serialized_objects
 
 from airflow_horsies import sensors
@@ -268,6 +269,25 @@ def test_task_that_does_not_exist_fails_at_once(hook: FakeHook, options: dict[st
     ti = SimpleNamespace(start_date=STARTED, get_first_reschedule_date=lambda context: None)
     with pytest.raises(AirflowFailException, match=f"there is no task {ID}"):
         make_sensor(**options).execute({"ti": ti})
+
+
+@pytest.mark.parametrize(("poke_interval", "at_least", "at_most"), [(1, 10, 60), (3600, 3590, 3600)])
+def test_rescheduled_sensor_never_comes_back_before_airflow_has_seen_it_leave(
+    hook: FakeHook, poke_interval: float, at_least: float, at_most: float
+) -> None:
+    hook.states = {ID: TaskState.RUNNING}
+    ti = SimpleNamespace(start_date=STARTED, get_first_reschedule_date=lambda context: None)
+    with pytest.raises(AirflowRescheduleException) as asked:
+        make_sensor(mode="reschedule", poke_interval=poke_interval, timeout=7200).execute({"ti": ti})
+    assert at_least < (asked.value.reschedule_date - datetime.now(UTC)).total_seconds() <= at_most
+
+
+def test_trigger_of_a_sensor_knows_when_it_deferred(hook: FakeHook) -> None:
+    hook.states = {ID: TaskState.RUNNING}
+    before = datetime.now(UTC)
+    with pytest.raises(TaskDeferred) as left:
+        make_sensor(deferrable=True).execute(context())
+    assert before <= datetime.fromisoformat(left.value.trigger.deferred_at) <= datetime.now(UTC)
 
 
 def test_id_that_is_none_fails_at_once(hook: FakeHook) -> None:

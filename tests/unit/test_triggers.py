@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
@@ -123,6 +124,8 @@ STORED: list[tuple[str, dict[str, Any]]] = [
         },
     ),
 ]
+# Every form, with the time of the deferral.
+STORED += [(path, {**kwargs, "deferred_at": "2026-01-01T11:00:00+00:00"}) for path, kwargs in STORED]
 
 
 @pytest.mark.parametrize(("path", "kwargs"), STORED, ids=[path.rpartition(".")[2] for path, _ in STORED])
@@ -203,6 +206,80 @@ def test_event_says_why_it_fired_and_for_which_tasks() -> None:
     event = run(HorsiesTrigger(task_ids=[ID]), FakeHook({ID: TaskState.FAILED}))
     assert event == {"reason": "ended", "message": None, "task_ids": [ID], **KNOWN}
     assert json.loads(json.dumps(event)) == event
+
+
+def deferred_now(trigger: HorsiesTrigger, trigger_id: int | None = 1) -> HorsiesTrigger:
+    trigger.deferred_at = soon(0)
+    trigger.trigger_id = trigger_id  # type: ignore[assignment]
+    return trigger
+
+
+@pytest.fixture
+def short_hold(monkeypatch: pytest.MonkeyPatch) -> float:
+    monkeypatch.setenv("AIRFLOW__HORSIES__RESUME_HOLD_SECONDS", "0.5")
+    return 0.5
+
+
+@pytest.mark.parametrize(
+    ("trigger", "hook"),
+    [
+        (HorsiesTrigger(task_ids=[ID]), FakeHook({ID: TaskState.COMPLETED})),
+        (HorsiesTrigger(task_ids=[ID], deadline=DEADLINE), FakeHook()),
+        (HorsiesTrigger(task_ids=[ID]), FakeHook(error=AccessDenied("not you"))),
+        (HorsiesBatchTrigger(task_instance=INSTANCE, life=1), FakeHook()),
+        (HorsiesSensorTrigger(task_ids=[ID]), FakeHook({ID: TaskState.FAILED})),
+        (HorsiesSubmissionTrigger(task_instance=INSTANCE, deadline=DEADLINE), FakeHook()),
+        (HorsiesQueueTrigger(queue="spark", deadline=DEADLINE), FakeHook()),
+    ],
+    ids=["ended", "timed out", "error", "batch", "sensor", "submission", "queue"],
+)
+def test_event_soon_after_the_deferral_is_held_back(trigger: HorsiesTrigger, hook: FakeHook, short_hold: float) -> None:
+    begun = time.monotonic()
+    event = run(deferred_now(trigger), hook)
+    assert 0 < event["held_seconds"] <= time.monotonic() - begun
+    assert time.monotonic() - begun > short_hold - 0.1
+
+
+def test_event_is_not_held_where_no_triggerer_runs_the_trigger(short_hold: float) -> None:
+    trigger = deferred_now(HorsiesTrigger(task_ids=[ID]), trigger_id=None)
+    assert "held_seconds" not in run(trigger, FakeHook({ID: TaskState.COMPLETED}))
+
+
+def test_event_of_a_task_that_outlasted_the_hold_comes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__HORSIES__RESUME_HOLD_SECONDS", "0.005")
+    trigger = deferred_now(HorsiesTrigger(task_ids=[ID]))
+    assert "held_seconds" not in run(trigger, FakeHook({ID: TaskState.COMPLETED}))
+
+
+@pytest.mark.parametrize("reaches_triggers", [True, False], ids=["on_kill", "by cancellation alone"])
+def test_kill_reaches_a_trigger_that_holds_its_event(monkeypatch: pytest.MonkeyPatch, reaches_triggers: bool) -> None:
+    monkeypatch.setattr(triggers, "KILL_REACHES_TRIGGERS", reaches_triggers)
+    hook = FakeHook({ID: TaskState.COMPLETED})
+    trigger = deferred_now(HorsiesTrigger(task_ids=[ID]))
+    fired: list[Any] = []
+
+    async def was_killed() -> bool:
+        return True
+
+    async def triggerer() -> None:
+        async for event in trigger.run():
+            fired.append(event)
+
+    async def drive() -> None:
+        task = asyncio.create_task(triggerer())
+        await asyncio.sleep(0.2)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        if reaches_triggers:
+            await trigger.on_kill()
+
+    monkeypatch.setattr(trigger, "_hook", lambda: hook)
+    monkeypatch.setattr(trigger, "_was_killed", was_killed)
+    begun = time.monotonic()
+    asyncio.run(drive())
+    assert time.monotonic() - begun < 5
+    assert (hook.cancelled, fired) == ([ID], [])
 
 
 def lines(*numbers: int, level: str = "INFO") -> TaskNews:

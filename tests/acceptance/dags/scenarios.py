@@ -9,6 +9,7 @@ from airflow.sdk import DAG, task
 
 from airflow_horsies.models import RetryPolicy
 from airflow_horsies.operators import HorsiesBatchOperator, HorsiesOperator
+from airflow_horsies.sensors import HorsiesSensor
 
 FROM_CONF: dict[str, Any] = {
     "task_name": "{{ dag_run.conf['task_name'] }}",
@@ -93,3 +94,16 @@ with DAG("crashing", **DAG_OPTIONS) as dag:
         inline_wait=timedelta(0),
         horsies_conn_id="horsies_apart",
     )
+
+with DAG("resuming", **DAG_OPTIONS, default_args={"retries": 0}):
+    HorsiesOperator.partial(
+        task_id="nap", task_name="acceptance.sleep", deferrable=True, inline_wait=timedelta(0)
+    ).expand(kwargs=[{"seconds": seconds} for seconds in (0.1, 0.2, 0.5, 1, 1.5, 2)])
+    HorsiesSensor.partial(
+        task_id="watch",
+        external_dag_id="resuming",
+        external_task_id="nap",
+        mode="reschedule",
+        poke_interval=1,
+        timeout=300,
+    ).expand(external_map_index=[0, 1, 2, 3])
