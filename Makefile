@@ -7,7 +7,7 @@ export PYTHON
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
 .PHONY: help demo docs test test-slow screenshots browser check lint test-airflow-side test-oldest-airflow test-matrix \
-	test-releases chaos interleavings bench venv clean
+	test-releases chaos interleavings bench bench-deferrals venv clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1|\2/p' Makefile | while IFS='|' read -r name what; do \
@@ -65,6 +65,9 @@ interleavings: venv  ## every order in which two writers can meet on Postgres, i
 bench: venv  ## every figure beside its peers, into benchmarks/results.json and the README; ARGS names some of them
 	@.ci/peers
 	@.venv/bin/python -m benchmarks $(ARGS)
+
+bench-deferrals: venv  ## 500 quick deferrals on a busy machine, into benchmarks/deferrals.json; ARGS=--deferrals=50 makes fewer
+	@.venv/bin/python -W ignore -m benchmarks.deferrals --out benchmarks/deferrals.json $(ARGS)
 
 venv:  ## .venv alone
 	@.ci/venv
