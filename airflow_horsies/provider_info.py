@@ -74,7 +74,7 @@ CONFIG: dict[str, Any] = {
                 "description": "How many seconds after its deferral a task may resume, at the earliest, so that "
                 "Airflow's scheduler does not fail it with a state mismatch (apache/airflow#72716); also the shortest "
                 "time after which a sensor is rescheduled. 0 holds nothing. Left out, it follows from [workers] "
-                "min_heartbeat_interval and from how busy the triggerer is, and is 30 at most.",
+                "min_heartbeat_interval and the scheduler's heartbeats, and is 45 at most.",
                 "version_added": "0.1.0",
                 "type": "float",
                 "example": "10",

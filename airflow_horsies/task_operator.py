@@ -255,10 +255,8 @@ class HorsiesTaskOperator(BaseOperator):
 
     def _defer_again(self, context: Any, event: Mapping[str, Any]) -> NoReturn:
         deadline = event.get("deadline")
-        self.defer(
-            trigger=self._trigger(context, datetime.fromisoformat(deadline) if deadline else None),
-            method_name="execute_complete",
-        )
+        trigger = self._trigger(context, datetime.fromisoformat(deadline) if deadline else None)
+        self.defer(trigger=mark_deferral(trigger, self.executor), method_name="execute_complete")
         raise AssertionError("defer raises")
 
     def _waiting_for(self, deadline: datetime | None) -> dict[str, Any]:

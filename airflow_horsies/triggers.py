@@ -22,7 +22,7 @@ from airflow_horsies.exceptions import (
     LedgerOutdated,
     TaskNotFound,
 )
-from airflow_horsies.holding import hold
+from airflow_horsies.holding import Hold
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.hub import POLL_SECONDS, Waiter
 from airflow_horsies.models import (
@@ -105,11 +105,11 @@ class HorsiesTrigger(BaseTrigger):
         return "airflow_horsies.triggers.HorsiesTrigger", {"task_ids": self.task_ids, **known, **self._common()}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        started_at = datetime.now(UTC)
         try:
-            payload = await self._event()
             # Only a triggerer gives an id: without one, no scheduler is there that could fail the task.
-            held = await hold(self.deferred_at, started_at) if self.trigger_id is not None else 0.0
+            async with Hold(None if self.trigger_id is None else self.deferred_at) as hold:
+                payload = await self._event()
+                held = await hold.wait()
             yield TriggerEvent({**payload, "held_seconds": held} if held else payload)  # type: ignore[no-untyped-call]
         except asyncio.CancelledError:
             if not KILL_REACHES_TRIGGERS:

@@ -18,13 +18,14 @@ SELECT map_index, task_id, event, dttm
 """
 # As late as Airflow may notice the end of a process.
 NOTICE_SECONDS = 5
+RUN_SECONDS = 300
 
 
 @pytest.fixture(scope="module")
 def logged(stack: EmbeddedStack, api: AirflowApi) -> list[tuple[Any, ...]]:
     """What Airflow logged of a run in which tasks defer and sensors reschedule themselves, all of them for a moment."""
-    run_id, state = api.run("resuming")
-    assert state == "success", api.story("resuming", run_id)
+    run_id = api.trigger("resuming")
+    assert api.wait("resuming", run_id, RUN_SECONDS) == "success", api.story("resuming", run_id)
     with psycopg.connect(**stack.postgres.conninfo(AIRFLOW_DATABASE)) as connection:
         return connection.execute(LOGGED, (run_id,)).fetchall()
 

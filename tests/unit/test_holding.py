@@ -6,20 +6,24 @@ import asyncio
 import time
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
+from typing import Any
 
+import httpx
 import pytest
 from packaging.version import Version
 
 from airflow_horsies import holding
 from airflow_horsies.holding import (
     LONGEST_HOLD_SECONDS,
-    SCHEDULER_SECONDS,
+    Hold,
     default_executor,
     earliest_reschedule,
-    hold,
+    health_url,
     is_hold_needed,
     mark_deferral,
-    resume_after,
+    noticed_at,
+    scheduler_heartbeat,
+    time_to_resume,
 )
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -27,66 +31,202 @@ SETTING = "AIRFLOW__HORSIES__RESUME_HOLD_SECONDS"
 NOTICE = "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL"
 
 
-def held_after(lateness: float) -> float:
-    return (resume_after(NOW, NOW + timedelta(seconds=lateness)) - NOW).total_seconds()
+@pytest.fixture(autouse=True)
+def no_health_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holding, "scheduler_heartbeat", lambda: None)
 
 
-def ago(seconds: float) -> str:
-    return (datetime.now(UTC) - timedelta(seconds=seconds)).isoformat()
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything within a second."""
+    monkeypatch.setenv(NOTICE, "0.1")
+    for name, seconds in {"PROCESS": 0.1, "ROUND": 0.1, "ASK": 0.05, "LONGEST_HOLD": 30}.items():
+        monkeypatch.setattr(holding, f"{name}_SECONDS", seconds)
 
 
-def hold_for(deferred_at: str | None) -> float:
-    return asyncio.run(hold(deferred_at, datetime.now(UTC)))
+def ago(seconds: float) -> datetime:
+    return datetime.now(UTC) - timedelta(seconds=seconds)
 
 
-def test_hold_outlasts_the_notice_of_a_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
+def hold(deferred_at: datetime | None, runs_for: float = 0) -> float:
+    """How long the event of a task is held back that runs for so long after its trigger started."""
+
+    async def trigger() -> float:
+        async with Hold(None if deferred_at is None else deferred_at.isoformat()) as held:
+            await asyncio.sleep(runs_for)
+            return await held.wait()
+
+    return asyncio.run(trigger())
+
+
+def beat(monkeypatch: pytest.MonkeyPatch, *after: float, since: datetime) -> None:
+    """The health page shows heartbeats so many seconds after a time, each from then on."""
+    beats = [since + timedelta(seconds=seconds) for seconds in after]
+
+    def latest() -> datetime:
+        return max((each for each in beats if each <= datetime.now(UTC)), default=since - timedelta(seconds=60))
+
+    monkeypatch.setattr(holding, "scheduler_heartbeat", latest)
+
+
+def test_task_resumes_after_the_second_heartbeat_since_its_end_was_noticed(
+    monkeypatch: pytest.MonkeyPatch, quick: None
+) -> None:
+    deferred_at = ago(0)
+    beat(monkeypatch, 0.05, 0.4, 0.8, since=deferred_at)
+    hold(deferred_at)
+    assert 0.8 <= (datetime.now(UTC) - deferred_at).total_seconds() < 25
+
+
+def test_scheduler_that_reported_while_the_task_ran_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, quick: None
+) -> None:
+    deferred_at = ago(0)
+    beat(monkeypatch, 0.3, 0.6, since=deferred_at)
+    assert hold(deferred_at, runs_for=1.0) == 0
+
+
+def test_scheduler_that_does_not_report_is_waited_for_until_the_bound(
+    monkeypatch: pytest.MonkeyPatch, quick: None
+) -> None:
+    monkeypatch.setattr(holding, "LONGEST_HOLD_SECONDS", 1.0)
+    deferred_at = ago(0)
+    beat(monkeypatch, 0.3, since=deferred_at)
+    hold(deferred_at)
+    assert 0.9 < (datetime.now(UTC) - deferred_at).total_seconds() < 25
+
+
+def test_health_page_that_fails_at_times_is_asked_again(monkeypatch: pytest.MonkeyPatch, quick: None) -> None:
+    deferred_at = ago(0)
+    beat(monkeypatch, 0.3, 0.6, since=deferred_at)
+    answers, asked = holding.scheduler_heartbeat, iter(range(1000))
+    monkeypatch.setattr(holding, "scheduler_heartbeat", lambda: answers() if next(asked) % 3 else None)
+    hold(deferred_at)
+    assert (datetime.now(UTC) - deferred_at).total_seconds() >= 0.6
+
+
+def test_many_triggers_ask_once_a_second(monkeypatch: pytest.MonkeyPatch, quick: None) -> None:
+    asked = []
+    deferred_at = ago(0)
+    monkeypatch.setattr(holding, "LONGEST_HOLD_SECONDS", 1.0)
+    monkeypatch.setattr(holding, "ASK_SECONDS", 0.2)
+    monkeypatch.setattr(holding, "scheduler_heartbeat", lambda: asked.append(1) or ago(3600))
+
+    async def triggers() -> None:
+        holds = [Hold(deferred_at.isoformat()) for _ in range(100)]
+        await asyncio.gather(*(each.__aenter__() for each in holds))
+        await asyncio.gather(*(each.wait() for each in holds))
+
+    asyncio.run(triggers())
+    assert 1 <= len(asked) <= 6
+
+
+def test_time_decides_where_there_is_no_health_page(quick: None) -> None:
+    deferred_at = ago(0)
+    hold(deferred_at)
+    assert (datetime.now(UTC) - deferred_at).total_seconds() >= 0.3
+
+
+def test_deferral_of_an_older_release_is_not_held() -> None:
+    assert hold(None) == 0
+
+
+def test_task_that_deferred_long_ago_is_not_held() -> None:
+    assert hold(ago(LONGEST_HOLD_SECONDS)) == 0
+
+
+def test_clock_that_runs_ahead_does_not_lengthen_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holding, "LONGEST_HOLD_SECONDS", 0.5)
+    begun = time.monotonic()
+    hold(ago(-3600))
+    assert time.monotonic() - begun < 60
+
+
+def test_hold_that_is_cancelled_leaves_nothing_behind(quick: None) -> None:
+    async def cancelled() -> int:
+        async def trigger() -> None:
+            async with Hold(ago(0).isoformat()) as held:
+                await held.wait()
+
+        task = asyncio.create_task(trigger())
+        await asyncio.sleep(0.1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.sleep(0.01)
+        return len(asyncio.all_tasks())
+
+    assert asyncio.run(cancelled()) == 1
+
+
+def test_notice_is_as_late_as_airflow_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(NOTICE, "7")
-    assert held_after(0) == 7 + SCHEDULER_SECONDS
+    assert noticed_at(NOW) > NOW + timedelta(seconds=7)
 
 
-def test_trigger_that_starts_late_holds_longer() -> None:
-    assert held_after(0) < held_after(1) < held_after(4)
-
-
-def test_hold_has_a_bound() -> None:
-    assert held_after(600) == LONGEST_HOLD_SECONDS
+def test_trigger_that_starts_late_waits_longer_for_a_scheduler_it_cannot_see() -> None:
+    first, second, third = (time_to_resume(NOW, NOW + timedelta(seconds=late)) for late in (0, 1, 4))
+    assert noticed_at(NOW) < first < second < third
 
 
 def test_setting_decides_where_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(SETTING, "3.5")
-    assert held_after(10) == 3.5
-    assert timedelta(seconds=3) < earliest_reschedule() - datetime.now(UTC) <= timedelta(seconds=3.5)
+    monkeypatch.setenv(SETTING, "0.5")
+    assert 0.3 < hold(ago(0)) < 25
+    assert timedelta(0) < earliest_reschedule() - datetime.now(UTC) <= timedelta(seconds=0.5)
 
 
 def test_setting_of_zero_holds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SETTING, "0")
-    assert hold_for(ago(0)) == 0
+    assert hold(ago(0), runs_for=0.05) == 0
 
 
-def test_deferral_of_an_older_release_is_not_held() -> None:
-    assert hold_for(None) == 0
+@pytest.mark.parametrize(("silent_for", "at_least"), [(0, 15), (25, 50)])
+def test_rescheduled_sensor_stays_away_for_longer_where_the_scheduler_is_slow(
+    monkeypatch: pytest.MonkeyPatch, silent_for: float, at_least: float
+) -> None:
+    monkeypatch.setattr(holding, "scheduler_heartbeat", lambda: ago(silent_for))
+    assert timedelta(seconds=at_least) < earliest_reschedule() - datetime.now(UTC) < timedelta(seconds=60)
 
 
-def test_task_that_deferred_long_ago_is_not_held() -> None:
-    assert hold_for(ago(LONGEST_HOLD_SECONDS)) == 0
+@pytest.mark.parametrize(
+    ("execution", "base", "expected"),
+    [
+        ("http://api:8080/execution/", "https://airflow.example.com/team", "http://api:8080/api/v2/monitor/health"),
+        ("", "https://airflow.example.com/team/", "https://airflow.example.com/team/api/v2/monitor/health"),
+        ("", "", "http://localhost:8080/api/v2/monitor/health"),
+    ],
+)
+def test_health_page_is_beside_the_execution_api(
+    monkeypatch: pytest.MonkeyPatch, execution: str, base: str, expected: str
+) -> None:
+    monkeypatch.setenv("AIRFLOW__CORE__EXECUTION_API_SERVER_URL", execution)
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", base)
+    assert health_url() == expected
 
 
-def test_task_that_deferred_just_now_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(SETTING, "0.3")
-    begun = time.monotonic()
-    said = hold_for(ago(0))
-    assert 0.2 < said <= time.monotonic() - begun
+@pytest.mark.parametrize(
+    ("answer", "heartbeat"),
+    [
+        (httpx.Response(200, json={"scheduler": {"latest_scheduler_heartbeat": NOW.isoformat()}}), NOW),
+        (httpx.Response(200, json={"scheduler": {"latest_scheduler_heartbeat": None}}), None),
+        (httpx.Response(200, json={"scheduler": {}}), None),
+        (httpx.Response(200, text="<html>"), None),
+        (httpx.Response(503), None),
+        (httpx.ConnectError("refused"), None),
+    ],
+    ids=["heartbeat", "none yet", "another page", "no JSON", "unavailable", "unreachable"],
+)
+def test_health_page_says_when_the_scheduler_reported_or_nothing(
+    monkeypatch: pytest.MonkeyPatch, answer: httpx.Response | Exception, heartbeat: datetime | None
+) -> None:
+    def get(url: str, **options: Any) -> httpx.Response:
+        if isinstance(answer, Exception):
+            raise answer
+        answer.request = httpx.Request("GET", url)
+        return answer
 
-
-def test_clock_that_runs_ahead_does_not_lengthen_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holding, "LONGEST_HOLD_SECONDS", 0.2)
-    begun = time.monotonic()
-    hold_for(ago(-3600))
-    assert time.monotonic() - begun < 60
-
-
-def test_sensor_that_reschedules_itself_stays_away_for_longer_than_a_notice() -> None:
-    assert earliest_reschedule() - datetime.now(UTC) > timedelta(seconds=5)
+    monkeypatch.setattr(httpx, "get", get)
+    assert scheduler_heartbeat() == heartbeat
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from airflow.sdk import DAG, task
 from airflow.sdk.exceptions import AirflowRescheduleException
 from airflow.serialization import serialized_objects
 
-from airflow_horsies import sensors
+from airflow_horsies import holding, sensors
 from airflow_horsies.airflow_instance import InstanceState
 from airflow_horsies.exceptions import DatabaseUnreachable, HorsiesError, InvalidTask, TaskNotFound
 from airflow_horsies.models import QueueDepth, Submission, TaskInstanceKey, TaskState, TaskView
@@ -273,8 +273,9 @@ def test_task_that_does_not_exist_fails_at_once(hook: FakeHook, options: dict[st
 
 @pytest.mark.parametrize(("poke_interval", "at_least", "at_most"), [(1, 10, 60), (3600, 3590, 3600)])
 def test_rescheduled_sensor_never_comes_back_before_airflow_has_seen_it_leave(
-    hook: FakeHook, poke_interval: float, at_least: float, at_most: float
+    monkeypatch: pytest.MonkeyPatch, hook: FakeHook, poke_interval: float, at_least: float, at_most: float
 ) -> None:
+    monkeypatch.setattr(holding, "scheduler_heartbeat", lambda: None)
     hook.states = {ID: TaskState.RUNNING}
     ti = SimpleNamespace(start_date=STARTED, get_first_reschedule_date=lambda context: None)
     with pytest.raises(AirflowRescheduleException) as asked:
