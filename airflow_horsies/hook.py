@@ -103,7 +103,7 @@ class HorsiesHook(AsyncHook):
 
             task_id = hook.enqueue(TaskSpec(task_name="add", kwargs={"a": 1, "b": 2}))
         """
-        encoded = self._encode(spec)
+        (encoded,) = self._encode([spec])
         runs = count()
         return self._write(lambda wire: scripts.enqueue_task(wire, encoded, is_rerun=next(runs) > 0))
 
@@ -117,8 +117,7 @@ class HorsiesHook(AsyncHook):
 
             ids = hook.enqueue_many(TaskSpec(task_name="add", kwargs={"a": n, "b": 1}) for n in range(1000))
         """
-        sent_at = datetime.now(UTC)
-        encoded = [self._encode(spec, position, sent_at) for position, spec in enumerate(specs)]
+        encoded = self._encode(list(specs), numbered=True)
         runs = count()
         return self._write(
             lambda wire: scripts.enqueue_tasks(wire, encoded, is_rerun=next(runs) > 0),
@@ -157,8 +156,7 @@ class HorsiesHook(AsyncHook):
             specs = [TaskSpec(task_name="load", kwargs={"part": part}) for part in range(10)]
             sent = hook.submit_many(specs, instance, AirflowTry(try_number=1))
         """
-        sent_at = datetime.now(UTC)
-        encoded = [self._encode(spec, position, sent_at) for position, spec in enumerate(specs)]
+        encoded = self._encode(list(specs), numbered=True)
         self.require_deployment()
         submitter = Submitter(
             namespace=self.namespace, base_url=self.base_url, task_instance=task_instance, tried=tried
@@ -611,19 +609,25 @@ class HorsiesHook(AsyncHook):
     def _retention_classes(self) -> list[RetentionClass]:
         return self.retention_classes()
 
-    def _encode(self, spec: TaskSpec, position: int | None = None, sent_at: datetime | None = None) -> EncodedTask:
-        sent_at = sent_at or datetime.now(UTC)
+    def _encode(self, specs: Sequence[TaskSpec], *, numbered: bool = False) -> list[EncodedTask]:
+        """What is wrong with a task is found before anything is opened."""
+        sent_at = datetime.now(UTC)
+        encoded = [self._encode_one(spec, sent_at, n if numbered else None) for n, spec in enumerate(specs)]
+        queues = {spec.queue for spec in specs if not spec.retention}
+        found = {queue: scripts.class_of_queue(self._retention_classes, queue) for queue in queues}
+        mapped = {queue: key for queue, key in found.items() if key is not None}
+        for n, spec in enumerate(specs):
+            if not spec.retention and spec.queue in mapped:
+                encoded[n] = self._encode_one(replace(spec, retention=mapped[spec.queue]), sent_at)
+        return encoded
+
+    def _encode_one(self, spec: TaskSpec, sent_at: datetime, number: int | None = None) -> EncodedTask:
         try:
-            encoded = encode_task(spec, max_payload_bytes=self._max_payload_bytes, sent_at=sent_at)
-            retention = spec.retention or scripts.class_of_queue(self._retention_classes, spec.queue)
-            if retention in (None, encoded.retention_class_key):
-                return encoded
-            mapped = replace(spec, retention=retention)
-            return encode_task(mapped, max_payload_bytes=self._max_payload_bytes, sent_at=sent_at)
+            return encode_task(spec, max_payload_bytes=self._max_payload_bytes, sent_at=sent_at)
         except InvalidTask as error:
-            if position is None:
+            if number is None:
                 raise
-            raise InvalidTask(f"task {position}: {error.field}", error.problem) from None
+            raise InvalidTask(f"task {number}: {error.field}", error.problem) from None
 
     def _read_ledger(self, since: int, make_script: Callable[[], Script[T]], *, otherwise: T) -> T:
         if self._ledger_is_current:

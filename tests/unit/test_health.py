@@ -157,7 +157,7 @@ USELESS = OutdatedWorker(worker_id="w", evidence="it is of horsies 0.4 or older"
             r"task \S+ since .* UTC, worker host:42\. .*restarted",
         ),
         ({"claimed": [claimed("w", minutes=3)] * 7}, "claims", "WARN", "and 2 more"),
-        ({"claimed": [claimed("w", seconds=5), claimed("dead", hours=1)]}, "claims", "OK", "no live worker holds"),
+        ({"claimed": [claimed("w", hours=-1), claimed("dead", hours=1)]}, "claims", "OK", "no live worker holds"),
         ({"is_read_only": True}, "connection", "FAIL", "Point the connection at the primary"),
         ({"clock_offset": timedelta(seconds=4)}, "clock", "OK", "differ by 4.0 s"),
         ({"clock_offset": timedelta(seconds=9)}, "clock", "WARN", "9.0 s behind the database.*NTP"),
