@@ -18,7 +18,7 @@ from airflow_horsies.embedded.process import GuardedProcess
 DATABASE_URL_VARIABLE = "HORSIES_DATABASE_URL"
 HORSIES_WORKER = ("horsies.core.cli", "worker")
 SPARK_WORKER = ("airflow_horsies.worker",)
-LIVE_SECONDS = 90.0
+LIVE_SECONDS = 180.0
 # SIGTERM drains for up to 300 s.
 STOP_GRACE_SECONDS = 8.0
 
