@@ -7,7 +7,8 @@ export PYTHON
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
 .PHONY: help demo docs test test-slow screenshots browser check lint test-airflow-side test-oldest-airflow test-matrix \
-	test-releases chaos interleavings bench bench-deferrals venv clean
+.PHONY: help demo docs test test-slow screenshots browser check lint test-airflow-side test-oldest-airflow test-matrix \
+	test-releases chaos chaos-broken interleavings bench bench-deferrals venv clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1|\2/p' Makefile | while IFS='|' read -r name what; do \
@@ -56,11 +57,16 @@ test-releases: venv  ## the contract suite, with real workers, on further releas
 	TEST_RELEASES="$(RELEASES)" .venv/bin/python -m pytest $(ARGS) \
 		tests/integration/test_wire_contract.py tests/integration/test_upstream_digests.py
 
-chaos: venv  ## faults of all kinds on the real stack, drawn from a seed, into benchmarks/chaos.json; ARGS=--seed=7 draws them again
+chaos: venv  ## faults and changes of all kinds on the real stack, drawn from a seed, into benchmarks/chaos.json; ARGS=--seed=7 draws them again
 	@.venv/bin/python -W ignore -m tests.chaos --out benchmarks/chaos.json $(ARGS)
 
+<<<<<<< HEAD
 interleavings: venv  ## every order in which two writers can meet on Postgres, into benchmarks/interleavings.json
 	@.venv/bin/python -W ignore -m tests.interleavings --out benchmarks/interleavings.json $(ARGS)
+=======
+chaos-broken: venv  ## rules broken on purpose, one by one: the trials must notice each; ARGS names some of them
+	@.venv/bin/python -W ignore -m tests.chaos.broken $(ARGS)
+>>>>>>> 4e63a72 (Draw changes in the trials, and check what must hold through them)
 
 bench: venv  ## every figure beside its peers, into benchmarks/results.json and the README; ARGS names some of them
 	@.ci/peers

@@ -1,7 +1,12 @@
-"""'make chaos': seeded faults on the real stack under load, and the rules that must hold all the same."""
+"""'make chaos': seeded faults and changes on the real stack under load, and the rules that must hold all the same."""
 
 from __future__ import annotations
 
 # The task instances outside of Airflow, and the DAG of those within.
 LIGHT_DAG_ID, DAG_ID = "light", "chaos"
-BATCH_SIZE = 3
+# What the tasks of the DAG in dags/ ask for; each key begins with the run.
+AIRFLOW_WORK = {
+    "deferred": [("deferred", 3, "")],
+    "blocking": [("blocking", 2, "TRY_AGAIN")],
+    "batch": [(f"batch-{position}", 1, "") for position in range(3)],
+}

@@ -1,6 +1,6 @@
-"""Seeded trials: faults of all kinds on the real stack under load, and what must hold is checked.
+"""Seeded trials: faults and changes of all kinds on the real stack under load, and what must hold is checked.
 
-python -m tests.chaos --seed 7 --faults 2000 --out benchmarks/chaos.json
+python -m tests.chaos --seed 7 --faults 5000 --out benchmarks/chaos.json
 """
 
 from __future__ import annotations
@@ -14,17 +14,20 @@ import signal
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from tests.chaos.airflow_load import AirflowLoad, ApiWatcher
+from tests.chaos.broken import RULES
 from tests.chaos.faults import Injector
 from tests.chaos.gathering import Watcher, gather, left_in_database, left_on_machine
 from tests.chaos.invariants import Violation, check
-from tests.chaos.load import AirflowLoad, LightLoad
+from tests.chaos.load import LightLoad
 from tests.chaos.places import Unable, leave_mounts_of_others
-from tests.chaos.plan import KINDS, POINTS, faults
+from tests.chaos.plan import CHANGE_KINDS, FAULT_KINDS, KINDS, POINTS, faults
 from tests.chaos.stack import Stack
 
 TELL_SECONDS = 5.0
@@ -35,6 +38,7 @@ ACTIVITY = (
     "FROM pg_stat_activity WHERE state <> 'idle' AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
 )
 SHOWN_VIOLATIONS = 30
+SHOWN_NOTES = 40
 
 
 class Trials:
@@ -47,11 +51,12 @@ class Trials:
         self._options = options
         self._begun = time.monotonic()
         self._told = 0.0
-        self.stack = Stack(folder, with_airflow=not options.no_airflow, say=self._say)
+        self.stack = Stack(folder, with_airflow=not options.no_airflow, say=self._say, broken=options.broken)
         self.injector = Injector(self.stack)
         self.light = LightLoad(self.stack, options.seed, self.injector.happened)
-        self.injector.load = self.light
+        self.injector.load = self.injector.changes.light = self.light
         self.airflow: AirflowLoad | None = None
+        self.api = ApiWatcher(self.stack)
         self.watcher = Watcher(self.stack)
 
     def run(self) -> None:
@@ -61,12 +66,16 @@ class Trials:
             self.light.start()
             if self.stack.airflow is not None:
                 self.airflow = AirflowLoad(self.stack)
+                self.injector.changes.airflow = self.airflow
                 self.airflow.start()
+                self.api.start()
             self.watcher.start()
             self._trouble()
             self._settle()
             self._end_load()
+            self.api.end()
             self.stack.stop_clients()
+            self.violations += self.api.violations
             self.violations += self.watcher.end()
             self.violations += check(gather(self.stack, self.light, self.airflow))
             self.violations += left_in_database(self.stack)
@@ -75,6 +84,7 @@ class Trials:
             self._say("stopping")
             self.injector.finish()
             self._end_load()
+            self.api.end()
             self.stack.stop()
             self._write_journal()
         self.violations += left_on_machine(folder, ports)
@@ -82,7 +92,7 @@ class Trials:
     def _trouble(self) -> None:
         options = self._options
         begun = time.monotonic()
-        self._say(f"{options.faults} faults, seed {options.seed}")
+        self._say(f"{options.faults} faults and changes, seed {options.seed}")
         for fault in faults(options.seed, pace=options.pace, able=self.stack.able, only=options.only):
             self._tell_now_and_then()
             time.sleep(fault.pause)
@@ -102,7 +112,7 @@ class Trials:
             self.airflow.drain()
         begun = time.monotonic()
         asked = False
-        while self.light.open_count or (self.airflow is not None and self.airflow.open_count):
+        while self.light.open_count or (self.airflow is not None and self.airflow.open_count) or self._live_count():
             if time.monotonic() - begun > SETTLE_SECONDS:
                 self._say("what is open does not end")
                 return
@@ -116,13 +126,19 @@ class Trials:
             self._tell_now_and_then()
             time.sleep(0.2)
 
+    def _live_count(self) -> int:
+        """Also work that nobody waits for has to end."""
+        ((count,),) = self.stack.query("SELECT count(*) FROM horsies_tasks")
+        return int(count)
+
     def _end_load(self) -> None:
         for load in (self.light, self.airflow):
             if load is not None and load.is_alive():
                 load.end()
 
     def _write_journal(self) -> None:
-        lines = [f"{at - self._begun:8.2f}  {said}\n" for at, said in self.injector.journal]
+        notes = [(at, f"{light.key}: {said}") for light in self.light.lights for at, said in light.notes]
+        lines = [f"{at - self._begun:8.2f}  {said}\n" for at, said in sorted([*self.injector.journal, *notes])]
         (self.stack.folder / "journal.txt").write_text("".join(lines))
 
     def _tell_now_and_then(self) -> None:
@@ -130,7 +146,7 @@ class Trials:
             return
         self._told = time.monotonic()
         light, airflow = self.light, self.airflow
-        said = f"{self.injector.total:5} faults  light {light.over_count} done, {light.open_count} open"
+        said = f"{self.injector.total:5} faults and changes  light {light.over_count} done, {light.open_count} open"
         if airflow is not None:
             said += f"  runs of Airflow {airflow.over_count} done, {airflow.open_count} open"
         said += f"  violations {len(self.watcher.history.violations) + len(self.injector.errors)}"
@@ -145,26 +161,37 @@ class Trials:
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def report(self) -> dict[str, Any]:
-        kinds = {kind: self.injector.counts[kind] for kind in KINDS}
+        counts = self.injector.counts
+        faults_, changes = ({kind: counts[kind] for kind in kinds} for kinds in (FAULT_KINDS, CHANGE_KINDS))
         return {
-            "faults": self.injector.total,
+            "faults": sum(faults_.values()),
+            "changes": sum(changes.values()),
             "violations": len(self.violations) + len(self.injector.errors),
+            "violated": dict(Counter(violation.rule for violation in self.violations)),
             "seed": self._options.seed,
             "seconds": round(self.seconds, 1),
-            "kinds": kinds,
+            "fault_kinds": faults_,
+            "change_kinds": changes,
             "points_hit": dict(sorted(self.light.points_hit.items())),
             "light_instances": len(self.light.lights),
             "airflow_runs": len(self.airflow.runs) if self.airflow else 0,
             "rows_watched": len(self.watcher.history),
+            "api_answers": self.api.answers,
+            "api_slowest_seconds": round(self.api.slowest, 2),
             "ended_by_themselves": dict(self.stack.keeper.revived),
             "hung": dict(self.stack.keeper.hung),
             "not_tried": self.not_tried,
         }
 
+    def _notes_of(self, violation: Violation) -> list[str]:
+        """What happened to the light task instance that it is about."""
+        notes = [note for light in self.light.lights if f"/{light.run_id}/" in violation.of for note in light.notes]
+        return [f"{at - self._begun:8.2f}  {said}" for at, said in notes[-SHOWN_NOTES:]]
+
     def tell_end(self) -> None:
         report = self.report()
-        print(f"\n{'kind':40} {'faults':>7} {'no target':>10}")
-        for kind, count in report["kinds"].items():
+        print(f"\n{'kind':40} {'count':>7} {'no target':>10}")
+        for kind, count in (report["fault_kinds"] | report["change_kinds"]).items():
             print(f"{kind:40} {count:7} {self.injector.without_target[kind]:10}")
         hit = self.light.points_hit
         print(f"\n{len(hit)} of {len(POINTS)} named points were hit; {self.light.missed} faults never reached theirs")
@@ -181,11 +208,14 @@ class Trials:
             print(f"VIOLATION (seed {self._options.seed}) {violation}")
             for said in self.injector.near(violation.at):
                 print(f"    after {said}")
+            for said in self._notes_of(violation):
+                print(f"    {said}")
         if len(self.violations) > SHOWN_VIOLATIONS:
             print(f"… and {len(self.violations) - SHOWN_VIOLATIONS} more")
         print(
-            f"\n{report['faults']} faults in {report['seconds'] / 60:.1f} minutes, {report['light_instances']} light "
-            f"task instances, {report['airflow_runs']} runs of Airflow, {report['violations']} violations, "
+            f"\n{report['faults']} faults and {report['changes']} changes in {report['seconds'] / 60:.1f} minutes, "
+            f"{report['light_instances']} light task instances, {report['airflow_runs']} runs of Airflow, "
+            f"{report['violations']} violations, "
             f"seed {report['seed']}"
         )
 
@@ -193,10 +223,11 @@ class Trials:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6), help="what all faults are drawn from")
-    parser.add_argument("--faults", type=int, default=2000, help="how many (2000)")
-    parser.add_argument("--pace", type=float, default=1.0, help="seconds between two, on average (1.0)")
+    parser.add_argument("--faults", type=int, default=5000, help="how many, with changes (5000)")
+    parser.add_argument("--pace", type=float, default=0.5, help="seconds between two, on average (0.5)")
     parser.add_argument("--no-airflow", action="store_true", help="light submitters only")
     parser.add_argument("--only", action="append", default=[], choices=list(KINDS), help="no other kinds")
+    parser.add_argument("--break", dest="broken", choices=list(RULES), help="a rule to break on purpose")
     parser.add_argument("--out", type=Path, help="where to write the figures")
     parser.add_argument("--keep", action="store_true", help="keep the folder with all logs")
     parser.add_argument("--plan", action="store_true", help="print what would be drawn, and do nothing")

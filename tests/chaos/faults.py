@@ -1,4 +1,4 @@
-"""How each kind of fault is made to happen."""
+"""How each kind of fault and change is made to happen."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ from typing import Any
 import psutil
 import psycopg
 
+from tests.chaos.changes import Changes, NoTarget
 from tests.chaos.load import LightLoad
-from tests.chaos.plan import Fault
+from tests.chaos.plan import CHANGE_KINDS, Fault
 from tests.chaos.stack import HORSIES, Component, Stack, paused
 
-AT_ONCE = 10
+AT_ONCE = 12
+# How often, and how far apart, something is looked for to which it can happen.
+LOOKS, LOOK_AGAIN_SECONDS = 5, 0.7
 BACKENDS = "SELECT pid FROM pg_stat_activity WHERE datname = %s AND application_name <> 'chaos' ORDER BY pid"
-
-
-class NoTarget(Exception):
-    """There was nothing to do it to."""
 
 
 class Injector:
@@ -36,6 +35,7 @@ class Injector:
         self.without_target: Counter[str] = Counter()
         self.errors: list[str] = []
         self.load: LightLoad | None = None
+        self.changes = Changes(stack)
         self._stack = stack
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="fault")
         self._room = threading.BoundedSemaphore(AT_ONCE)
@@ -66,19 +66,33 @@ class Injector:
 
     def _inject(self, fault: Fault) -> None:
         try:
-            with self._made(fault) as counts:
-                if counts is not False:
-                    self.happened(fault)
-                time.sleep(fault.drawn.get("seconds", 0))
-        except (NoTarget, psycopg.Error, psutil.NoSuchProcess):
+            for _ in range(LOOKS):
+                if self._try(fault):
+                    return
+                time.sleep(LOOK_AGAIN_SECONDS)
             with self._lock:
                 self.without_target[fault.kind] += 1
         except BaseException as error:
             with self._lock:
                 self.errors.append(f"{fault}: {type(error).__name__}: {error}")
 
+    def _try(self, fault: Fault) -> bool:
+        """Whether there was something to do it to, and it happened."""
+        began = False
+        try:
+            with self._made(fault) as counts:
+                began = True
+                if counts is not False:
+                    self.happened(fault)
+                time.sleep(fault.drawn.get("seconds", 0))
+        except (NoTarget, psycopg.Error, psutil.NoSuchProcess):
+            return began
+        return True
+
     def _made(self, fault: Fault) -> AbstractContextManager[Any]:
         """A context within which the fault lasts."""
+        if fault.kind in CHANGE_KINDS:
+            return self.changes.made(fault)
         stack, drawn = self._stack, fault.drawn
         match fault.kind.rsplit(" ", 1):
             case ["scheduler" | "triggerer" | "api-server" | "dag-processor" as name, how]:

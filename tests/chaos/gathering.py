@@ -13,10 +13,15 @@ from typing import Any
 import psutil
 import psycopg
 
+from airflow_horsies.airflow_instance import RUN_KEY
 from airflow_horsies.embedded.process import is_free
-from tests.chaos import BATCH_SIZE, DAG_ID, LIGHT_DAG_ID
-from tests.chaos.invariants import Facts, History, Instance, Outcome, Row, Sent, Violation
-from tests.chaos.load import AirflowLoad, LightLoad
+from airflow_horsies.models import TaskSpec
+from airflow_horsies.wire.encoding import encode_task
+from tests.chaos import AIRFLOW_WORK, DAG_ID, LIGHT_DAG_ID
+from tests.chaos.airflow_load import AirflowLoad
+from tests.chaos.invariants import Asked, Facts, History, Instance, Outcome, Row, Sent, Violation, Wish
+from tests.chaos.load import LightLoad
+from tests.chaos.played import Item, Light, new_item
 from tests.chaos.stack import Stack
 
 WATCH_SECONDS = 3.0
@@ -39,7 +44,12 @@ CROSS JOIN LATERAL jsonb_array_elements(convert_from(h.attempt_snapshot, 'UTF8')
 WRITTEN_ONCE = {
     "attempt": ATTEMPTS,
     "ended task": "SELECT task_id::text, status || ' ' || md5(h::text) FROM horsies_task_history AS h",
-    "submission": "SELECT horsies_task_id::text, md5(s::text) FROM airflow_horsies.submissions AS s",
+    # Where an item stands, and whether it is still wanted, may change.
+    "submission": (
+        "SELECT horsies_task_id::text, concat_ws(' ', namespace, dag_id, run_id, task_id, map_index, position, life, "
+        "round, try_number, run_key, run_started_at, clear_number, max_tries, work, occurrence, submitted_at) "
+        "FROM airflow_horsies.submissions"
+    ),
     "signal": "SELECT id::text, md5(s::text) FROM airflow_horsies.signals AS s",
     "attempt's own record": (
         "SELECT horsies_task_id || '/' || attempt, a::text FROM airflow_horsies.attempts AS a "
@@ -74,61 +84,161 @@ class Watcher(threading.Thread):
 
 def gather(stack: Stack, light: LightLoad, airflow: AirflowLoad | None) -> Facts:
     now = time.monotonic()
-    sent = [
-        Sent((dag_id, run_id, task_id, map_index), position, life, round_, horsies_task_id, now - age)
-        for dag_id, run_id, task_id, map_index, position, life, round_, horsies_task_id, age in stack.query(
-            "SELECT dag_id, run_id, task_id, map_index, position, life, round, horsies_task_id::text, "
-            "extract(epoch FROM clock_timestamp() - submitted_at)::float FROM airflow_horsies.submissions"
-        )
-    ]
     rows = [
-        Row(task_id, status, _value(result))
-        for task_id, status, result in stack.query(
-            "SELECT id::text, status::text, result FROM horsies_tasks UNION ALL "
-            "SELECT task_id::text, status::text, convert_from(result_payload, 'UTF8') FROM horsies_task_history"
+        Row(task_id, status, _value(result), None if age is None else now - age)
+        for task_id, status, result, age in stack.query(
+            "SELECT id::text, status::text, result, NULL::float FROM horsies_tasks UNION ALL "
+            "SELECT task_id::text, status::text, convert_from(result_payload, 'UTF8'), "
+            "extract(epoch FROM clock_timestamp() - terminal_at)::float FROM horsies_task_history"
         )
     ]
-    outcomes = [*_light_outcomes(light), *(_airflow_outcomes(stack) if airflow is not None else ())]
+    outcomes = [*_light_outcomes(light), *(_airflow_outcomes(stack, airflow) if airflow is not None else ())]
     acknowledged = {task_id: at for each in light.lights for task_id, at in each.acknowledged.items()}
     failures = {
         key: (str(attempt[5]), str(attempt[6]))
         for key, attempt in ((key, json.loads(text)) for key, text in stack.query(ATTEMPTS))
         if attempt[5] is not None
     }
-    return Facts(sent, rows, outcomes, acknowledged, _last_beats(stack.folder / "beats"), failures)
+    return Facts(
+        sent=list(_sent(stack, now)),
+        rows=rows,
+        outcomes=outcomes,
+        acknowledged=acknowledged,
+        last_beats=_last_beats(stack.folder / "beats"),
+        failures=failures,
+        asked=list(_light_tries(light)),
+        wishes=[*_light_wishes(light), *(_airflow_wishes(airflow) if airflow is not None else ())],
+    )
+
+
+SENT = """
+SELECT
+    dag_id, run_id, task_id, map_index, position, life, round, horsies_task_id::text,
+    extract(epoch FROM clock_timestamp() - submitted_at)::float,
+    run_key, clear_number, max_tries, encode(work, 'hex'), occurrence, place,
+    extract(epoch FROM clock_timestamp() - released_at)::float
+FROM airflow_horsies.submissions
+ORDER BY submitted_at
+"""
+
+
+def _sent(stack: Stack, now: float) -> Iterator[Sent]:
+    generations = _generations(stack.folder / "runs")
+    found = stack.query(SENT)
+    known = {(*row[:4], row[5]): row[9] for row in found if row[9] is not None}
+    for row in found:
+        instance, (position, life, round_, task_id, age) = row[:4], row[4:9]
+        run_key, clear_number, max_tries, work, occurrence, place, released = row[9:]
+        # Airflow's store may have been out of reach for one of them.
+        run_key = run_key or known.get((*instance, life))
+        yield Sent(
+            instance,
+            position,
+            life,
+            round_,
+            task_id,
+            now - age,
+            key=(generations.get(str(run_key), run_key), clear_number, max_tries),
+            work=work,
+            occurrence=occurrence,
+            place=place,
+            released_at=None if released is None else now - released,
+        )
+
+
+def _generations(folder: Path) -> dict[str, int]:
+    """Which of several runs of the same id kept which key."""
+    return {
+        json.loads(path.read_text())[RUN_KEY]: int(path.name.split(".")[1])
+        for path in folder.iterdir()
+        if path.suffix == ".json"
+    }
 
 
 def _value(result: str | None) -> Any:
     return None if result is None else json.loads(result).get("ok")
 
 
+def _instance(light: Light) -> Instance:
+    return (LIGHT_DAG_ID, light.run_id, light.mode, -1)
+
+
 def _light_outcomes(light: LightLoad) -> Iterator[Outcome]:
     for each in light.lights:
-        instance: Instance = (LIGHT_DAG_ID, each.run_id, each.mode, -1)
-        size = BATCH_SIZE if each.mode == "batch" else 1
-        for life in each.lives:
-            said = f"in try {each.try_number}, {each.role}"
-            yield Outcome(instance, life, life in each.values, each.values.get(life), size, said)
+        for number, (life, began) in enumerate(each.lives.items(), 1):
+            value, tried = each.values.get(life, (None, None))
+            is_last = number == len(each.lives)
+            # A life that nothing was sent in, as one began when another task of the run was cleared.
+            if tried is None and not (is_last and each.state != "success"):
+                continue
+            yield Outcome(
+                _instance(each),
+                number,
+                tried is not None,
+                value,
+                asked=() if tried is None else tried.items,
+                max_failures=0 if tried is None else tried.max_failures,
+                is_batch=each.is_batch,
+                key=life,
+                began=began,
+                was_marked=each.was_marked,
+                state=f"{each.state} in try {each.try_number}, {each.role}",
+            )
 
 
-def _airflow_outcomes(stack: Stack) -> Iterator[Outcome]:
+def _light_tries(light: LightLoad) -> Iterator[Asked]:
+    for each in light.lights:
+        numbers = {life: number for number, life in enumerate(each.lives, 1)}
+        for tried in each.tries:
+            works = [_work(each.mode, item) for item in tried.items]
+            yield Asked(_instance(each), tried.at, numbers[tried.life], tried.life, works, tried.max_failures)
+
+
+def _light_wishes(light: LightLoad) -> Iterator[Wish]:
+    for each in light.lights:
+        numbers = {life: number for number, life in enumerate(each.lives, 1)}
+        for wish in each.wishes:
+            yield Wish(_instance(each), wish.at, numbers[wish.life])
+        if each.cancel_began is not None:
+            yield Wish(_instance(each), each.cancel_began)
+
+
+def _work(mode: str, item: Item) -> str:
+    name = "chaos.until_cancelled" if mode == "cancelled" else "chaos.work"
+    return encode_task(TaskSpec(task_name=name, kwargs=item)).work.hex()
+
+
+def _airflow_wishes(airflow: AirflowLoad) -> Iterator[Wish]:
+    """A clear within a run is one of all its task instances, as far as what Airflow records goes."""
+    for wish in airflow.wishes:
+        for task_id in AIRFLOW_WORK:
+            yield Wish((DAG_ID, wish.run_id, task_id, -1), wish.at)
+
+
+def _airflow_outcomes(stack: Stack, airflow: AirflowLoad) -> Iterator[Outcome]:
     values = {
         (run_id, task_id): value
         for run_id, task_id, value in stack.query_airflow(
             "SELECT run_id, task_id, value FROM xcom WHERE dag_id = %s AND key = 'return_value'", DAG_ID
         )
     }
-    sizes = {"batch": BATCH_SIZE, "sensor": None}
     for run_id, task_id, map_index, state, try_number in stack.query_airflow(
         "SELECT run_id, task_id, map_index, state, try_number FROM task_instance WHERE dag_id = %s", DAG_ID
     ):
+        was_marked = (run_id, task_id) in airflow.marked
+        asked = AIRFLOW_WORK.get(task_id)
+        items = None
+        if asked is not None:
+            items = [new_item(f"{run_id}-{key}", seconds=seconds, fails=fails) for key, seconds, fails in asked]
         yield Outcome(
             (DAG_ID, run_id, task_id, map_index),
             1,
-            state == "success",
+            state == "success" and not was_marked,
             values.get((run_id, task_id)),
-            sizes.get(task_id, 1),
-            f"Airflow says {state}, try {try_number}",
+            asked=items,
+            is_batch=task_id == "batch",
+            was_marked=was_marked,
+            state=f"Airflow says {state}, try {try_number}",
         )
 
 

@@ -1,4 +1,4 @@
-"""What runs while faults happen: light task instances, each tried until it succeeds, and runs of the real Airflow."""
+"""What runs while faults and changes happen: light task instances, each tried until it succeeds."""
 
 from __future__ import annotations
 
@@ -7,77 +7,42 @@ import os
 import signal
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import asdict, dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
 from random import Random
 from typing import Any
 
-import httpx
-
-from airflow_horsies.embedded.airflow_api import ENDED, AirflowApi
-from airflow_horsies.embedded.errors import EmbeddedError
-from tests.chaos import DAG_ID
 from tests.chaos.plan import Fault
-from tests.chaos.stack import Stack
+from tests.chaos.played import DEFERRED, ENDED, RESTARTING, RETRY, RUNNING, Code, Light, new_item, next_version
+from tests.chaos.stack import ELSEWHERE, Stack
 
-AT_ONCE = 8
+AT_ONCE = 10
 START_EVERY = 0.15
 RETRY_SECONDS = 0.3
 CANCEL_AGAIN_SECONDS = 1.0
+# How long Airflow's supervisor and its triggerer wait for one that was told to end.
+SUPERVISOR_SECONDS, TRIGGERER_SECONDS = 5.0, 30.0
+# Longer than anybody may need to hear that work is no longer wanted.
+LINGER_SECONDS = 75.0
+# So many of those that are over can still be cleared, or their runs made again.
+KEPT = 6
 # How many submitters may pass a point without reaching it before a fault is given up.
 PATIENCE = 12
-RUNS_AT_ONCE = 2
 MODES = ("blocking", "deferred", "batch", "cancelled")
-
-
-@dataclass
-class Light:
-    """A task instance outside of Airflow, and how far it is."""
-
-    number: int
-    mode: str
-    host: str
-    connection: str
-    seconds: float
-    fails_first: bool
-    clear_after: float | None
-    cancel_after: float
-    began: datetime = field(default_factory=lambda: datetime.now(UTC))
-    began_at: float = field(default_factory=time.monotonic)
-    life: int = 1
-    try_number: int = 1
-    role: str = "execute"
-    due: float = 0.0
-    deferral: dict[str, Any] = field(default_factory=dict)
-    job: int | None = None
-    # The value of each life that succeeded.
-    values: dict[int, Any] = field(default_factory=dict)
-    lives: list[int] = field(default_factory=lambda: [1])
-    cancelling: int | None = None
-    cancel_due: float = 0.0
-    acknowledged: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def run_id(self) -> str:
-        return f"run-{self.number}"
-
-    @property
-    def key(self) -> str:
-        return f"{self.run_id}-{self.mode}"
-
-    @property
-    def is_over(self) -> bool:
-        return self.life in self.values and self.clear_after is None and self.job is None and self.cancelling is None
-
-    def wants_cancel(self, now: float) -> bool:
-        if self.mode != "cancelled" or self.cancelling is not None or self.acknowledged or self.values:
-            return False
-        return now - self.began_at > self.cancel_after and now >= self.cancel_due
+EDITS_OF_KINDS = {
+    "retries edited": "retries",
+    "priority edited": "priority",
+    "arguments edited": "arguments",
+    "max_failures edited": "max_failures",
+    "items reordered": "order",
+    "items dropped": "fewer",
+    "items added": "more",
+}
+OF_BATCHES = frozenset({"max_failures edited", "items reordered", "items dropped", "items added"})
 
 
 @dataclass
@@ -98,19 +63,33 @@ class Armed:
 
 @dataclass
 class Job:
-    """A running child of a host."""
+    """A running child of a host; one without a task instance serves them all."""
 
-    light: Light
+    light: Light | None
     role: str
-    host: str
     pid: int = 0
     armed: Armed | None = None
     was_killed: bool = False
+    # What it says no longer matters, as Airflow goes on without it.
+    is_stale: bool = False
+    # Airflow waits for its end before the next try begins.
+    holds: bool = False
+    signals: tuple[signal.Signals, ...] = ()
+    kill_at: float | None = None
+
+    def send(self, *signals: signal.Signals) -> None:
+        """Now, or as soon as it has begun."""
+        self.was_killed = self.was_killed or signal.SIGKILL in signals
+        if not self.pid:
+            self.signals += signals
+            return
+        for each in signals:
+            _signal(self.pid, each)
 
 
 class LightLoad(threading.Thread):
     """
-    :param hit: called with each fault that reached its point.
+    :param hit: called with each fault that reached its point, and with each change that happened by itself.
     """
 
     def __init__(self, stack: Stack, seed: int, hit: Callable[[Fault], None]) -> None:
@@ -123,6 +102,7 @@ class LightLoad(threading.Thread):
         self._random = Random(f"{seed} load")
         self._hit = hit
         self._open: list[Light] = []
+        self._over: deque[Light] = deque(maxlen=KEPT)
         self._jobs: dict[int, Job] = {}
         self._armed: list[Armed] = []
         self._lock = threading.RLock()
@@ -131,7 +111,7 @@ class LightLoad(threading.Thread):
         self._draining = threading.Event()
         self._ending = threading.Event()
 
-    # -- called by others ----------------------------------------------------------------------------------------
+    # -- faults --------------------------------------------------------------------------------------------------
 
     def arm(self, fault: Fault) -> None:
         with self._lock:
@@ -140,26 +120,180 @@ class LightLoad(threading.Thread):
     def kill_any(self, pick: float) -> bool:
         """SIGKILL to a running submitter."""
         with self._lock:
-            job = self._pick(pick)
+            job = self._pick_job(pick)
             if job is None:
                 return False
-            job.was_killed = True
-            return _signal(job.pid, signal.SIGKILL)
+            job.send(signal.SIGKILL)
+            return True
 
     def pause_any(self, pick: float) -> Callable[[str], None] | None:
         """SIGSTOP to a running submitter; what is returned ends the pause with a signal."""
         with self._lock:
-            job = self._pick(pick)
+            job = self._pick_job(pick)
             if job is None or not _signal(job.pid, signal.SIGSTOP):
                 return None
+            return self._waker(job)
 
+    def _waker(self, job: Job, *more: signal.Signals) -> Callable[[str], None]:
         def go_on(then: str) -> None:
             with self._lock:
                 if job in self._jobs.values():
-                    job.was_killed = job.was_killed or then == "SIGKILL"
-                    _signal(job.pid, signal.Signals[then])
+                    job.send(signal.Signals[then], *more)
 
         return go_on
+
+    # -- changes -------------------------------------------------------------------------------------------------
+
+    def change(self, change: Fault) -> bool:
+        """Whether there was a task instance to which it could happen."""
+        with self._lock:
+            light = self._pick_light(change)
+            if light is None:
+                return False
+            light.note(str(change))
+            self._change(light, change)
+            self._write_state(light)
+            return True
+
+    def move_connection(self, change: Fault) -> Callable[[], None] | None:
+        """Of a deferred task instance; what is returned moves it back."""
+        with self._lock:
+            light = self._pick(change, (each for each in self._open if each.state == DEFERRED and not each.moved))
+            if light is None:
+                return None
+            light.note(str(change))
+            is_namespace = change.kind == "namespace moved"
+            light.moved = {"namespace": "elsewhere"} if is_namespace else {"database": ELSEWHERE}
+            # The triggerer that waits for it is started again, and reads the connection.
+            self._let_go_of_job(light, signal.SIGKILL)
+
+            def move_back() -> None:
+                with self._lock:
+                    light.moved = {}
+
+            return move_back
+
+    def put_triggerer_to_sleep(self, change: Fault) -> Callable[[str], None] | None:
+        """Another takes over; the one that wakes takes its triggers for cancelled by a user."""
+        return self._take_over(change, "trigger", then=(signal.SIGTERM,))
+
+    def take_for_dead(self, change: Fault) -> Callable[[str], None] | None:
+        """A process that says nothing for a while is followed by the next try; when it wakes it is told to end."""
+        return self._take_over(change, "execute", "resume", then=(signal.SIGTERM,))
+
+    def _take_over(self, change: Fault, *roles: str, then: tuple[signal.Signals, ...]) -> Callable[[str], None] | None:
+        with self._lock:
+            light = self._pick(change, (each for each in self._open if self._runs_as(each, roles)))
+            if light is None or light.job is None:
+                return None
+            job = self._jobs[light.job]
+            if not _signal(job.pid, signal.SIGSTOP):
+                return None
+            light.note(str(change))
+            # It sleeps for as long as the change lasts.
+            self._let_go_of_job(light)
+            job.kill_at = time.monotonic() + float(change.drawn["seconds"]) + TRIGGERER_SECONDS
+            if job.role != "trigger":
+                light.retry()
+                self._write_state(light)
+            light.due = time.monotonic()
+            return self._waker(job, *then)
+
+    def prune(self, change: Fault) -> bool:
+        with self._lock:
+            connections = sorted(self._stack.connections())
+            connection = connections[int(change.drawn["pick"] * len(connections))]
+            self._send_job(_host_of(connection), Job(None, "prune"), {"connection": connection})
+            return True
+
+    def _change(self, light: Light, change: Fault) -> None:
+        random = Random(f"{change.number} {change.drawn}")
+        match change.kind:
+            case kind if kind in EDITS_OF_KINDS:
+                light.edit(EDITS_OF_KINDS[kind], random)
+                self._then(light, change.drawn["then"])
+            case "clear":
+                self._clear(light)
+            case "clear, its worker dead":
+                if light.job is not None:
+                    self._let_go_of_job(light, signal.SIGKILL)
+                light.clear()
+            case "clear of another task":
+                light.clear_another()
+                self._then(light, change.drawn["then"])
+            case "mark failed" | "mark success" as kind:
+                light.mark(kind.removeprefix("mark "))
+                self._write_state(light)
+                self._let_go_of_job(light, signal.SIGTERM)
+            case "run deleted and made again":
+                light.remake()
+                self._write_state(light)
+                self._let_go_of_job(light, signal.SIGTERM)
+            case "run queued again":
+                light.queue_again()
+                self._then(light, change.drawn["then"])
+            case "worker drained":
+                # Told to end, though nobody gave the task instance up; the next try follows.
+                light.retry()
+                self._let_go_of_job(light, signal.SIGTERM)
+            case kind:
+                raise ValueError(kind)
+        light.due = time.monotonic() + RETRY_SECONDS
+        if light not in self._open:
+            self._over.remove(light)
+            self._open.append(light)
+
+    def _clear(self, light: Light) -> None:
+        light.clear()
+        self._write_state(light)
+        self._let_go_of_job(light, signal.SIGTERM)
+
+    def _then(self, light: Light, then: str) -> None:
+        """What follows an edit: nothing, the next try after a failure, or a clear."""
+        if then == "clear":
+            self._clear(light)
+        elif then == "retry" and light.state not in ENDED:
+            self._let_go_of_job(light, signal.SIGKILL)
+            light.retry()
+
+    def _let_go_of_job(self, light: Light, *signals: signal.Signals) -> None:
+        """What runs for it counts no more; it is told to end, and killed if it does not."""
+        if light.job is None:
+            return
+        job = self._jobs[light.job]
+        job.is_stale = True
+        job.holds = light.state in (RESTARTING, RETRY) and signal.SIGTERM in signals
+        job.kill_at = time.monotonic() + (TRIGGERER_SECONDS if job.role == "trigger" else SUPERVISOR_SECONDS)
+        light.stale.add(light.job)
+        light.job = None
+        job.send(*signals)
+
+    def _pick_light(self, change: Fault) -> Light | None:
+        lights: Iterable[Light] = [each for each in (*self._open, *self._over) if each.can_change]
+        kind = change.kind
+        if kind in OF_BATCHES:
+            lights = [each for each in lights if each.is_batch]
+        if kind in EDITS_OF_KINDS and change.drawn["then"] != "clear":
+            lights = [each for each in lights if each.state not in ENDED]
+        if kind.startswith("mark") or kind == "run queued again":
+            lights = [each for each in lights if each.state not in ENDED]
+        if kind == "clear, its worker dead":
+            lights = [each for each in lights if each.state == RUNNING]
+        if kind == "clear of another task":
+            lights = [each for each in lights if each.state not in ENDED]
+        if kind == "worker drained":
+            lights = [each for each in lights if self._runs_as(each, ("execute", "resume"))]
+        return self._pick(change, lights)
+
+    def _runs_as(self, light: Light, roles: Iterable[str]) -> bool:
+        job = None if light.job is None else self._jobs[light.job]
+        return light.can_change and job is not None and job.role in roles and bool(job.pid) and not job.was_killed
+
+    def _pick(self, change: Fault, lights: Iterable[Light]) -> Light | None:
+        found = [] if self._draining.is_set() else list(lights)
+        return found[int(change.drawn["pick"] * len(found))] if found else None
+
+    # -- called by others ----------------------------------------------------------------------------------------
 
     def ask_where_it_is(self) -> list[str]:
         """What is open; those that run write where they are into their logs."""
@@ -167,7 +301,7 @@ class LightLoad(threading.Thread):
             for job in self._jobs.values():
                 _signal(job.pid, signal.SIGUSR1)
             return [
-                f"{light.key}, life {light.life}, try {light.try_number}, {light.role} through {light.connection}: "
+                f"{light.key}, {light.life}, try {light.try_number}, {light.state} through {light.connection}: "
                 + ("; ".join(f"{job.role} runs as {job.pid}" for job in self._jobs.values() if job.light is light))
                 for light in self._open
             ]
@@ -211,88 +345,121 @@ class LightLoad(threading.Thread):
             light = self._draw()
             self.lights.append(light)
             self._open.append(light)
+        for job in self._jobs.values():
+            if job.kill_at is not None and now > job.kill_at:
+                job.kill_at = None
+                job.send(signal.SIGKILL)
         for light in list(self._open):
             if light.is_over:
                 self._open.remove(light)
+                self._over.append(light)
                 continue
-            if light.clear_after is not None and now - light.began_at > light.clear_after:
-                self._clear(light)
+            if light.change_after is not None and now - light.began_at > light.change_after:
+                self._end_lingering(light)
             if light.wants_cancel(now):
                 (self._stack.folder / "cancelled" / light.key).touch()
+                light.cancel_began = light.cancel_began or now
                 light.cancelling = self._start_job(light, "cancel")
-            if light.job is None and light.life not in light.values and now >= light.due:
+            held = any(self._jobs[number].holds for number in light.stale)
+            if light.job is None and light.state not in ENDED and now >= light.due and not held:
                 light.job = self._start_job(light, light.role)
 
     def _draw(self) -> Light:
         random = self._random
+        number = len(self.lights) + 1
         connections = list(self._stack.connections())
         connection = random.choice(connections)
-        mode = random.choices(MODES, (35, 35, 15, 15))[0]
+        mode = random.choices(MODES, (25, 35, 28, 12))[0]
+        lingers = mode in ("deferred", "batch") and random.random() < 0.08
         return Light(
-            number=len(self.lights) + 1,
+            number=number,
             mode=mode,
-            host="second" if connection == "second_host" else "first",
+            host=_host_of(connection),
             connection=connection,
-            seconds=random.choice((0.05, 0.2, 0.5, 1.0, 2.5)),
-            fails_first=random.random() < 0.1,
-            clear_after=random.uniform(0.2, 4) if mode != "cancelled" and random.random() < 0.2 else None,
+            code=_draw_code(random, f"run-{number}-{mode}", mode, lingers=lingers),
             cancel_after=random.uniform(0.5, 3),
+            change_after=random.uniform(1, 4) if lingers else None,
         )
 
-    def _clear(self, light: Light) -> None:
-        """As a user does, whether it runs or has ended: what runs is killed, and the next try begins a life."""
-        if light.job is not None:
-            job = self._jobs[light.job]
-            job.was_killed = True
-            _signal(job.pid, signal.SIGKILL)
-            job.role = "cleared"
-        light.clear_after = None
-        light.try_number += 1
-        light.life = light.try_number
-        light.lives.append(light.life)
-        light.role, light.deferral, light.job = "execute", {}, None
-        light.due = time.monotonic() + RETRY_SECONDS
+    def _end_lingering(self, light: Light) -> None:
+        """Nobody is to wait for work that takes so long: other arguments, or none."""
+        light.change_after = None
+        if light.state in ENDED:
+            return
+        how = self._random.choice(("arguments edited, then clear", "arguments edited, then retry", "mark failed"))
+        light.code = Code(tuple(map(next_version, light.code.items)), retries=light.code.retries)
+        if how == "mark failed":
+            light.mark("failed")
+            self._write_state(light)
+            self._let_go_of_job(light, signal.SIGTERM)
+        else:
+            self._then(light, how.rpartition(" ")[2])
+            light.due = time.monotonic() + RETRY_SECONDS
+        self._write_state(light)
+        light.note(how)
+        kind, _, then = how.partition(", then ")
+        self._hit(Fault(0, 0.0, kind, {"of": light.key, **({"then": then} if then else {})}))
 
     def _start_job(self, light: Light, role: str) -> int:
-        self._next_job += 1
-        number = self._next_job
-        armed = next((each for each in self._armed if each.role == role), None)
+        job = Job(light, role)
+        job.armed = next((each for each in self._armed if each.role == role), None)
+        if role in ("execute", "resume"):
+            light.state = RUNNING
+        if role == "execute":
+            light.begin_try()
+        self._write_state(light)
         told: dict[str, Any] = {
-            "id": number,
-            "role": role,
             "run_id": light.run_id,
             "mode": light.mode,
             "connection": light.connection,
-            "seconds": light.seconds,
-            "fails_first": light.fails_first,
-            "life": light.life,
+            "code": asdict(light.code),
+            "generation": light.generation,
+            "clear_number": light.clear_number,
+            "max_tries": light.max_tries,
             "try_number": light.try_number,
             "began": light.began.isoformat(),
+            "moved": light.moved if role in ("trigger", "resume") else {},
             **light.deferral,
         }
-        if armed is not None:
-            self._armed.remove(armed)
-            told |= {"point": armed.point, "occurrence": armed.fault.drawn["occurrence"]}
-        self._jobs[number] = Job(light, role, light.host, armed=armed)
-        self._stack.channels[light.host].send(told)
-        return number
+        if job.armed is not None:
+            self._armed.remove(job.armed)
+            told |= {"point": job.armed.point, "occurrence": job.armed.fault.drawn["occurrence"]}
+        return self._send_job(light.host, job, told)
+
+    def _send_job(self, host: str, job: Job, told: dict[str, Any]) -> int:
+        self._next_job += 1
+        self._jobs[self._next_job] = job
+        if job.light is not None:
+            job.light.note(f"job {self._next_job}: {job.role} of {job.light.life}, try {job.light.try_number}")
+        self._stack.channels[host].send({"id": self._next_job, "role": job.role, **told})
+        return self._next_job
+
+    def _write_state(self, light: Light) -> None:
+        """What Airflow says to those who ask."""
+        path = self._stack.folder / "states" / f"{light.run_id}-{light.mode}"
+        half = path.with_suffix(".half")
+        half.write_text(json.dumps({"exists": light.exists, "state": light.state}))
+        half.rename(path)
 
     def _hear(self, message: dict[str, Any]) -> None:
-        job = self._jobs.get(message["job"])
-        if job is None:
-            return
+        number = message["job"]
+        job = self._jobs[number]
         if "pid" in message:
             job.pid = message["pid"]
-            if job.role == "cleared":
-                _signal(job.pid, signal.SIGKILL)
+            job.send(*job.signals)
             return
-        del self._jobs[message["job"]]
+        del self._jobs[number]
         self._settle_armed(job, message["status"])
-        path = self._stack.folder / "told" / f"{message['job']}.json"
-        told = _take(path)
-        if job.role == "cancel":
+        told = _take(self._stack.folder / "told" / f"{number}.json")
+        if job.light is None:
+            return
+        stale = ", of which nobody hears" if job.is_stale else ""
+        job.light.note(f"job {number} ended with {message['status']}: {json.dumps(told)[:300]}{stale}")
+        if job.is_stale:
+            job.light.stale.discard(number)
+        elif job.role == "cancel":
             self._cancelled(job.light, told)
-        elif job.role != "cleared":
+        else:
             self._ended(job.light, told)
 
     def _settle_armed(self, job: Job, status: int) -> None:
@@ -312,18 +479,17 @@ class LightLoad(threading.Thread):
     def _ended(self, light: Light, told: dict[str, Any] | None) -> None:
         """As Airflow goes on: by what is stored, and by a retry where nothing is."""
         light.job = None
-        if told is None and light.role == "trigger":
-            light.due = time.monotonic() + RETRY_SECONDS
-        elif told is None:
-            light.role, light.deferral = "execute", {}
-            light.try_number += 1
+        if told is None:
+            if light.role != "trigger":
+                light.retry()
             light.due = time.monotonic() + RETRY_SECONDS
         elif "path" in told:
-            light.role, light.deferral = "trigger", told
+            light.defer(told)
         elif "event" in told:
-            light.role, light.deferral = "resume", told
+            light.hear_event(told)
         else:
-            light.values[light.life] = told["value"]
+            light.succeed(told["value"])
+        self._write_state(light)
 
     def _cancelled(self, light: Light, told: dict[str, Any] | None) -> None:
         light.cancelling = None
@@ -331,9 +497,25 @@ class LightLoad(threading.Thread):
         if told is not None and told["cancelled"] is not None:
             light.acknowledged[told["cancelled"]] = told["at"]
 
-    def _pick(self, pick: float) -> Job | None:
+    def _pick_job(self, pick: float) -> Job | None:
         running = [job for job in self._jobs.values() if job.pid and not job.was_killed and job.armed is None]
         return running[int(pick * len(running))] if running else None
+
+
+def _host_of(connection: str) -> str:
+    return "second" if connection == "second_host" else "first"
+
+
+def _draw_code(random: Random, key: str, mode: str, *, lingers: bool) -> Code:
+    if mode == "cancelled":
+        return Code(({"key": key},))
+    size = random.randint(1, 4) if mode == "batch" else 1
+    items = []
+    for place in range(size):
+        seconds = LINGER_SECONDS if lingers and place == 0 else random.choice((0.05, 0.2, 0.5, 1.0, 2.0))
+        fails = random.choices(("", "TRY_AGAIN", "BAD"), (85, 8, 7))[0]
+        items.append(new_item(f"{key}-{place}", seconds=seconds, fails=fails))
+    return Code(tuple(items), random.choice((0, 0, 1)) if mode == "batch" else 0, retries=random.randint(0, 3))
 
 
 def _take(path: Path) -> dict[str, Any] | None:
@@ -353,47 +535,3 @@ def _signal(pid: int, number: signal.Signals) -> bool:
         os.kill(pid, number)
         return True
     return False
-
-
-class AirflowLoad(threading.Thread):
-    """Keeps a few runs of the DAG going, whatever Airflow's api-server says to it."""
-
-    def __init__(self, stack: Stack) -> None:
-        super().__init__(name="Airflow load", daemon=True)
-        self.runs: dict[str, str] = {}
-        self._stack = stack
-        self._draining = threading.Event()
-        self._ending = threading.Event()
-
-    def drain(self) -> None:
-        self._draining.set()
-
-    def end(self) -> None:
-        self._ending.set()
-        self.join()
-
-    @property
-    def open_count(self) -> int:
-        return sum(state not in ENDED for state in self.runs.values())
-
-    @property
-    def over_count(self) -> int:
-        return len(self.runs) - self.open_count
-
-    def run(self) -> None:
-        while not self._ending.wait(1.0):
-            with suppress(httpx.HTTPError, EmbeddedError, KeyError):
-                self._look()
-
-    def _look(self) -> None:
-        assert self._stack.airflow is not None
-        with AirflowApi(self._stack.airflow.base_url) as api:
-            while not self._ending.wait(1.0):
-                for run_id, state in self.runs.items():
-                    if state not in ENDED:
-                        self.runs[run_id] = str(api.run(DAG_ID, run_id)["state"])
-                if self.open_count < RUNS_AT_ONCE and not self._draining.is_set():
-                    run_id = f"chaos-{len(self.runs) + 1}"
-                    # Refused if an earlier request, whose answer was lost, made it.
-                    api.trigger(DAG_ID, run_id)
-                    self.runs[run_id] = "queued"

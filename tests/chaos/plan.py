@@ -1,4 +1,4 @@
-"""What goes wrong and when: all of it is drawn from one seed, so that it can be drawn again."""
+"""What goes wrong or is changed, and when: all of it is drawn from one seed, so that it can be drawn again."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ STATEMENTS = {
         "find_commands",
         "enqueue_tasks",
         "record_submissions",
+        "move_items",
+        "release_submissions",
         "LISTEN",
         "read_tasks",
         "COMMIT",
@@ -78,14 +80,30 @@ def _lasting(least: float, most: float, **choices: Collection[Any]) -> Draw:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of fault: how often it is drawn against the others, what it needs, and what is drawn for one of it."""
+    """A kind of fault or change: how often it is drawn, what is drawn for one of it, and what it needs."""
 
     weight: float
     draw: Draw
     needs: str | None = None
+    is_change: bool = False
 
 
-KINDS: Mapping[str, Kind] = {
+def _change(weight: float, draw: Draw, needs: str | None = None) -> Kind:
+    return Kind(weight, draw, needs, is_change=True)
+
+
+# What follows an edit: a deferred task knows nothing of it, a retry and a clear do.
+THEN = ("nothing", "retry", "retry", "clear")
+LOCKED_TABLES = (
+    "horsies_tasks",
+    "horsies_task_history",
+    "airflow_horsies.submissions",
+    "airflow_horsies.attempts",
+    "airflow_horsies.migrations",
+)
+TIMEOUTS = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
+
+FAULT_KINDS: Mapping[str, Kind] = {
     "submitter SIGKILL at a named point": Kind(45, _at_a_point),
     "submitter SIGKILL at any time": Kind(12, _any),
     "submitter SIGSTOP": Kind(8, _paused(0.2, 3)),
@@ -121,9 +139,41 @@ KINDS: Mapping[str, Kind] = {
 }
 
 
+CHANGE_KINDS: Mapping[str, Kind] = {
+    "retries edited": _change(8, _lasting(0, 0, then=THEN)),
+    "priority edited": _change(3, _lasting(0, 0, then=THEN)),
+    "arguments edited": _change(9, _lasting(0, 0, then=THEN)),
+    "items reordered": _change(7, _lasting(0, 0, then=THEN)),
+    "items dropped": _change(6, _lasting(0, 0, then=THEN)),
+    "items added": _change(6, _lasting(0, 0, then=THEN)),
+    "max_failures edited": _change(6, _lasting(0, 0, then=THEN)),
+    "clear": _change(10, _any),
+    "clear, its worker dead": _change(5, _any),
+    "clear of another task": _change(5, _lasting(0, 0, then=("nothing", "retry"))),
+    "mark failed": _change(4, _any),
+    "mark success": _change(3, _any),
+    "run deleted and made again": _change(6, _any),
+    "run queued again": _change(4, _lasting(0, 0, then=("nothing", "retry"))),
+    "namespace moved": _change(5, _lasting(0.5, 5)),
+    "connection moved to another database": _change(5, _lasting(0.5, 5)),
+    "triggerer asleep, another took over": _change(6, _lasting(0.3, 6)),
+    "worker drained": _change(5, _any),
+    "submitter taken for dead": _change(6, _lasting(0.2, 4)),
+    "role's time-out": _change(3, _lasting(0.5, 4, name=TIMEOUTS, milliseconds=(20, 100, 500))),
+    "table locked": _change(4, _lasting(0.3, 4, table=LOCKED_TABLES)),
+    "connections used up": _change(3, _lasting(0.5, 4)),
+    "prune": _change(3, _any),
+    "ledger migrated": _change(3, _lasting(0.2, 3, min_writer=("unchanged", "unchanged", "newer"))),
+    "Airflow task cleared": _change(2, _lasting(0, 0, task=range(6)), "airflow"),
+    "Airflow task marked": _change(1, _lasting(0, 0, task=range(6), state=("success", "failed")), "airflow"),
+    "Airflow run deleted and made again": _change(1, _any, "airflow"),
+}
+KINDS: Mapping[str, Kind] = {**FAULT_KINDS, **CHANGE_KINDS}
+
+
 @dataclass(frozen=True)
 class Fault:
-    """One fault, as it was drawn."""
+    """One fault or change, as it was drawn."""
 
     number: int
     pause: float

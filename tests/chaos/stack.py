@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import psutil
 import psycopg
 import pytest
+from psycopg import sql
 
 from airflow_horsies.embedded.airflow import EmbeddedAirflow, inherited_environ
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
@@ -30,9 +31,13 @@ T = TypeVar("T")
 ROOT = Path(__file__).parents[2]
 DAGS = Path(__file__).parent / "dags"
 HORSIES = "horsies"
+# Another database with horsies' tables, which connections are moved to by mistake.
+ELSEWHERE = "elsewhere"
+# Who submits, waits and cancels: an ordinary role, whose time-outs and connections can be limited.
+SUBMITTER = "submitter"
 BASE_URL = "http://airflow.chaos:8080"
 END_SECONDS = 60.0
-START_SECONDS = 120.0
+START_SECONDS = 300.0
 # Longer than horsies waits for a connection, twice.
 HUNG_SECONDS = 70.0
 Say = Callable[[str], None]
@@ -63,8 +68,14 @@ class Component:
         self.lock = threading.RLock()
         self._log = process.log
         self._starts = 0
+        self._disturbed_at = time.monotonic()
+
+    def was_disturbed_since(self, at: float) -> bool:
+        """Whether it was started, killed or paused, or ended by itself, after a time."""
+        return self._disturbed_at >= at or not self.process.running
 
     def start(self) -> None:
+        self._disturbed_at = time.monotonic()
         # A log of its own for each start: it begins anew.
         self._starts += 1
         self.process.log = self._log.with_suffix(f".{self._starts}.log")
@@ -95,8 +106,11 @@ class Component:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        with self.lock, paused(self.tree()):
-            yield
+        with self.lock:
+            self._disturbed_at = time.monotonic()
+            with paused(self.tree()):
+                yield
+            self._disturbed_at = time.monotonic()
 
     def revive(self) -> bool:
         """Whether it had ended, and nobody was about to start it."""
@@ -175,10 +189,12 @@ class Stack:
     :param folder: where everything is kept.
     :param with_airflow: the four components of Airflow as well.
     :param say: told what is being done, and what cannot be.
+    :param broken: a rule that light submitters break on purpose.
     """
 
-    def __init__(self, folder: Path, *, with_airflow: bool, say: Say) -> None:
+    def __init__(self, folder: Path, *, with_airflow: bool, say: Say, broken: str | None = None) -> None:
         self.folder = folder
+        self._broken = broken
         self.proxy = Proxy()
         self.postgres = EmbeddedPostgres(folder / "postgres", durable=True)
         self.database: Component | None = None
@@ -211,7 +227,7 @@ class Stack:
         return {name for name, part in parts.items() if part}
 
     def start(self) -> None:
-        for name in ("beats", "tried", "cancelled", "told", "tmp", "pools"):
+        for name in ("beats", "tried", "cancelled", "told", "states", "runs", "tmp", "pools"):
             (self.folder / name).mkdir()
         self._opened.callback(self.proxy.close)
         self._start_postgres()
@@ -281,14 +297,21 @@ class Stack:
 
     # -- Postgres ----------------------------------------------------------------------------------------------------
 
-    def query(self, query: str, *params: Any) -> list[tuple[Any, ...]]:
+    def query(self, query: str | sql.Composed, *params: Any) -> list[tuple[Any, ...]]:
         """Past the proxy, whatever happens there."""
         return self._query(self.postgres.conninfo(HORSIES), query, *params)
 
     def query_airflow(self, query: str, *params: Any) -> list[tuple[Any, ...]]:
         return self._query(self._metadata.conninfo(), query, *params)
 
-    def _query(self, info: Mapping[str, Any], query: str, *params: Any) -> list[tuple[Any, ...]]:
+    @contextmanager
+    def connected(self) -> Iterator[psycopg.Connection]:
+        """A connection past the proxy, of somebody who looks after the database."""
+        info = self.postgres.conninfo(HORSIES)
+        with psycopg.connect(**info, connect_timeout=5, application_name="chaos") as connection:
+            yield connection
+
+    def _query(self, info: Mapping[str, Any], query: str | sql.Composed, *params: Any) -> list[tuple[Any, ...]]:
         with psycopg.connect(**info, autocommit=True, connect_timeout=5, application_name="chaos") as connection:
             cursor = connection.execute(query, params or None)
             return cursor.fetchall() if cursor.description else []
@@ -337,6 +360,12 @@ class Stack:
         self._opened.callback(self.postgres.stop)
         self.database = Component(self.postgres.process)
         self.postgres.create_database(HORSIES)
+        owner = self.postgres.conninfo(HORSIES)
+        self.query(
+            sql.SQL("CREATE ROLE {} LOGIN PASSWORD {} IN ROLE {}").format(
+                sql.Identifier(SUBMITTER), sql.Literal(owner["password"]), sql.Identifier(owner["user"])
+            )
+        )
 
     def _make_pool(self, mode: str) -> Component:
         folder = self.folder / "pools" / mode
@@ -345,7 +374,8 @@ class Stack:
         settings = plain_settings(self.proxy.routes["submitters"].port, mode)
         settings += "max_client_conn = 500\nserver_login_retry = 1\n"
         try:
-            process, port = make_pgbouncer(folder, settings, {info["user"]: info["password"]})
+            users = dict.fromkeys((info["user"], SUBMITTER), info["password"])
+            process, port = make_pgbouncer(folder, settings, users)
         except pytest.skip.Exception as error:
             raise Unable(str(error)) from None
         self.pool_ports[mode] = port
@@ -407,6 +437,7 @@ class Stack:
             if len(self.workers) == 1:
                 # It makes the tables, which only one can.
                 self._wait_for_worker(worker)
+                self._copy_database()
         for worker in self.workers:
             self._wait_for_worker(worker)
 
@@ -420,10 +451,24 @@ class Stack:
                 raise RuntimeError(f"{worker.process.name} did not start.{worker.process.log_tail()}")
             time.sleep(0.1)
 
+    def _copy_database(self) -> None:
+        give_up = time.monotonic() + START_SECONDS
+        while True:
+            self.query(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s AND pid <> pg_backend_pid()",
+                HORSIES,
+            )
+            try:
+                self.postgres.create_database(ELSEWHERE, template=HORSIES)
+                return
+            except psycopg.errors.ObjectInUse:
+                if time.monotonic() > give_up:
+                    raise
+
     def connections(self) -> dict[str, dict[str, Any]]:
         """Each way from a submitter to horsies' database, as Airflow's connections."""
         info = self.postgres.conninfo(HORSIES)
-        common = {"conn_type": "horsies", "login": info["user"], "password": info["password"], "schema": HORSIES}
+        common = {"conn_type": "horsies", "login": SUBMITTER, "password": info["password"], "schema": HORSIES}
         direct = {"host": LOOPBACK, "port": self.proxy.routes["submitters"].port}
         host, port = self._second()
         found = {"direct": {**common, **direct}, "second_host": {**common, "host": host, "port": port}}
@@ -446,6 +491,7 @@ class Stack:
             "AIRFLOW_HOME": str(folder),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             "AIRFLOW__API__BASE_URL": BASE_URL,
+            "CHAOS_BREAK": self._broken or "",
         }
         for connection, fields in self.connections().items():
             settings[f"AIRFLOW_CONN_{connection.upper()}"] = json.dumps(fields)
@@ -469,7 +515,7 @@ class Stack:
         self._metadata.start()
         self._opened.callback(self._metadata.stop)
         info = self.postgres.conninfo(HORSIES)
-        horsies = {"conn_type": "horsies", "login": info["user"], "password": info["password"], "schema": HORSIES}
+        horsies = {"conn_type": "horsies", "login": SUBMITTER, "password": info["password"], "schema": HORSIES}
         horsies |= {"host": LOOPBACK, "port": self.proxy.routes["airflow"].port}
         settings: Mapping[str, str] = AIRFLOW_SETTINGS | {"TMPDIR": str(self.folder / "tmp")}
         airflow = EmbeddedAirflow(

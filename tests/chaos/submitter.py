@@ -1,8 +1,9 @@
 """Processes that do with the real operators and triggers what Airflow's do, at a hundredth of the cost.
 
 One process has imported everything; it forks a child for each part of a task instance's way: ``execute``, ``trigger``,
-``resume`` and ``cancel``. What a child has to tell is in a file that is there whole or not at all, as Airflow's
-database would have it.
+``resume``, ``cancel``, and ``prune`` of what belongs to nobody. What a child has to tell is in a file that is there
+whole or not at all, as Airflow's database would have it. SIGTERM is what Airflow's supervisor and triggerer make of a
+kill; what Airflow says of a task instance is in a file of its own.
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ from types import SimpleNamespace
 from typing import Any
 
 from airflow.providers.common.compat.sdk import TaskDeferred
+from airflow.sdk.execution_time import comms, task_runner
 
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.links import HorsiesAttemptsLink
 from airflow_horsies.models import CancelOutcome, RetryPolicy, TaskInstanceKey
 from airflow_horsies.operators import HorsiesBatchOperator, HorsiesOperator
 from airflow_horsies.worker.parent_death import die_with_parent
-from tests.chaos import BATCH_SIZE, LIGHT_DAG_ID, points
+from tests.chaos import LIGHT_DAG_ID, broken, points
 
 log = logging.getLogger(__name__)
 
@@ -39,24 +41,64 @@ Job = Mapping[str, Any]
 
 
 def make_operator(job: Job) -> Any:
-    """The operator of a task instance; the same for each try."""
-    key = f"{job['run_id']}-{job['mode']}"
+    """The operator of a task instance, as its DAG file is now."""
+    code = job["code"]
     common: dict[str, Any] = {
         "task_id": job["mode"],
         "horsies_conn_id": job["connection"],
         "retry_policy": RETRIES,
+        "retries": code["retries"],
+        "priority": code["priority"],
         "inline_wait": timedelta(seconds=0.2),
     }
-    work = {"seconds": job["seconds"], "fails_first": job["fails_first"]}
     match job["mode"]:
         case "cancelled":
-            return HorsiesOperator(task_name="chaos.until_cancelled", kwargs={"key": key}, **common)
+            return HorsiesOperator(task_name="chaos.until_cancelled", kwargs=code["items"][0], **common)
         case "batch":
-            items = [{"key": f"{key}-{position}", **work} for position in range(BATCH_SIZE)]
-            return HorsiesBatchOperator(task_name="chaos.work", items=items, deferrable=True, **common)
+            batch = {"items": code["items"], "max_failures": code["max_failures"], "deferrable": True}
+            return HorsiesBatchOperator(task_name="chaos.work", **batch, **common)
         case mode:
-            deferrable = mode == "deferred"
-            return HorsiesOperator(task_name="chaos.work", kwargs={"key": key, **work}, deferrable=deferrable, **common)
+            single = {"kwargs": code["items"][0], "deferrable": mode == "deferred"}
+            return HorsiesOperator(task_name="chaos.work", **single, **common)
+
+
+class PlayedSupervisor:
+    """Answers what the operators and triggers ask Airflow."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def send(self, question: Any) -> Any:
+        if not isinstance(question, comms.GetTaskStates):
+            raise TypeError(f"this Airflow does not answer {type(question).__name__}")
+        found: dict[str, Any] = {}
+        for run_id in question.run_ids or ():
+            for task_id in question.task_ids or ():
+                said = json.loads((self._folder / "states" / f"{run_id}-{task_id}").read_text())
+                if said["exists"]:
+                    found.setdefault(run_id, {})[task_id] = said["state"]
+        return comms.TaskStatesResult(task_states=found)
+
+    async def asend(self, question: Any) -> Any:
+        return self.send(question)
+
+
+class PlayedStore:
+    """Airflow's task state store: values that live as long as the DAG run does."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def get(self, key: str, default: Any = None) -> Any:
+        try:
+            return json.loads(self._path.read_text()).get(key, default)
+        except FileNotFoundError:
+            return default
+
+    def set(self, key: str, value: Any, **_: Any) -> None:
+        half = self._path.with_suffix(f".{os.getpid()}")
+        half.write_text(json.dumps({key: value}))
+        half.rename(self._path)
 
 
 class Way:
@@ -77,8 +119,9 @@ class Way:
         points.death.reached("after storing")
 
     def _execute(self) -> dict[str, Any]:
+        operator = self._operator()
         try:
-            return {"value": make_operator(self._job).execute(self._context())}
+            return {"value": operator.execute(self._context(operator))}
         except TaskDeferred as deferred:
             path, arguments = deferred.trigger.serialize()
             return {"path": path, "arguments": arguments}
@@ -86,17 +129,17 @@ class Way:
     def _trigger(self) -> dict[str, Any]:
         module, _, name = self._job["path"].rpartition(".")
         trigger = getattr(importlib.import_module(module), name)(**self._job["arguments"])
-
-        async def first_event() -> Any:
-            async for event in trigger.run():
-                return event.payload
-
-        event = asyncio.run(first_event())
+        event = asyncio.run(_first_event(trigger))
         points.death.reached("event")
         return {"event": event}
 
     def _resume(self) -> dict[str, Any]:
-        return {"value": make_operator(self._job).execute_complete(self._context(), self._job["event"])}
+        operator = self._operator()
+        try:
+            return {"value": operator.execute_complete(self._context(operator), self._job["event"])}
+        except TaskDeferred as deferred:
+            path, arguments = deferred.trigger.serialize()
+            return {"path": path, "arguments": arguments}
 
     def _cancel(self) -> dict[str, Any]:
         with HorsiesHook(self._job["connection"]) as hook:
@@ -110,23 +153,72 @@ class Way:
         did = outcome in (CancelOutcome.CANCELLED, CancelOutcome.ALREADY_CANCELLED)
         return {"cancelled": task_id if did else None, "at": acknowledged}
 
+    def _prune(self) -> dict[str, Any]:
+        with HorsiesHook(self._job["connection"]) as hook:
+            return {"pruned": hook.prune(older_than=timedelta(0))}
+
+    def _operator(self) -> Any:
+        operator = make_operator(self._job)
+        # As Airflow does: what is told to end goes on afterwards, until it is killed.
+        signal.signal(signal.SIGTERM, lambda *_: operator.on_kill())
+        return operator
+
     def _instance(self) -> TaskInstanceKey:
         return TaskInstanceKey(dag_id=LIGHT_DAG_ID, run_id=self._job["run_id"], task_id=self._job["mode"])
 
-    def _context(self) -> dict[str, Any]:
-        """As much of Airflow's context as operators ask for; with no retries, the life is max_tries + 1."""
+    def _context(self, operator: Any) -> dict[str, Any]:
+        """As much of Airflow's context as operators ask for."""
         job = self._job
         ti = SimpleNamespace(
+            task=operator,
             dag_id=LIGHT_DAG_ID,
             run_id=job["run_id"],
             task_id=job["mode"],
             map_index=-1,
             try_number=job["try_number"],
-            max_tries=job["life"] - 1,
+            max_tries=job["max_tries"],
             start_date=datetime.now(UTC),
             xcom_push=lambda **_: points.death.reached("submitted"),
         )
-        return {"ti": ti, "dag_run": SimpleNamespace(start_date=datetime.fromisoformat(job["began"]))}
+        began = datetime.fromisoformat(job["began"])
+        return {
+            "ti": ti,
+            "dag_run": SimpleNamespace(start_date=began, clear_number=job["clear_number"]),
+            "task_state_store": PlayedStore(self._folder / "runs" / f"{job['run_id']}.{job['generation']}.json"),
+        }
+
+
+async def _first_event(trigger: Any) -> Any:
+    """The payload of the trigger's event; SIGTERM is a user's action, as Airflow's triggerer understands it."""
+
+    async def watch() -> Any:
+        async for event in trigger.run():
+            return event.payload
+
+    watching = asyncio.ensure_future(watch())
+
+    async def kill() -> None:
+        try:
+            await trigger.on_kill()
+        finally:
+            watching.cancel()
+
+    killing: list[asyncio.Future[None]] = []
+    asyncio.get_running_loop().add_signal_handler(
+        signal.SIGTERM, lambda: None if killing else killing.append(asyncio.ensure_future(kill()))
+    )
+    return await watching
+
+
+def move_connection(job: Job) -> None:
+    """The connection, as somebody has changed it since."""
+    name = f"AIRFLOW_CONN_{job['connection'].upper()}"
+    fields = json.loads(os.environ[name])
+    if "database" in job["moved"]:
+        fields["schema"] = job["moved"]["database"]
+    if "namespace" in job["moved"]:
+        fields["extra"] = {**fields.get("extra", {}), "namespace": job["moved"]["namespace"]}
+    os.environ[name] = json.dumps(fields)
 
 
 def serve(folder: Path, channel: Connection) -> None:
@@ -157,11 +249,13 @@ def fork(folder: Path, job: Job, channel: Connection) -> int:
     try:
         channel.close()
         die_with_parent(parent)
+        if job.get("moved"):
+            move_connection(job)
         points.death.at(job.get("point"), job.get("occurrence", 1))
         Way(folder, job).go()
         code = 0
     except BaseException as error:
-        log.warning("Job %s (%s of %s): %s: %s", job["id"], job["role"], job["run_id"], type(error).__name__, error)
+        log.warning("Job %s (%s of %s): %s: %s", job["id"], job["role"], job.get("run_id"), type(error).__name__, error)
     finally:
         os._exit(code)
 
@@ -173,6 +267,8 @@ def main() -> None:
     HorsiesAttemptsLink.push = lambda *_: None  # type: ignore[method-assign]
     # Asked for, a child writes into the log where it is.
     faulthandler.register(signal.SIGUSR1)
+    task_runner.SUPERVISOR_COMMS = PlayedSupervisor(folder)  # type: ignore[assignment]
+    broken.apply(os.environ.get("CHAOS_BREAK"))
     points.names()
     points.watch()
     with Client(sys.argv[1], "AF_UNIX") as channel:

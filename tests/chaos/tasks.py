@@ -8,6 +8,7 @@ import signal
 import time
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from airflow_horsies.worker import TaskFault, horsies_app, progress, python_task
 from airflow_horsies.worker.attempt import find_assignment
@@ -24,28 +25,35 @@ app = horsies_app(dead_after=timedelta(seconds=5))
 
 
 @python_task(app, "chaos.work")
-def work(*, key: str, seconds: float, fails_first: bool = False) -> dict[str, str]:
-    """Returns the key after a while; ``fails_first`` fails the first attempt of all."""
-    tried = FOLDER / "tried" / key
-    if fails_first and not tried.exists():
+def work(*, key: str, seconds: float, fails: str = "", version: int = 1) -> dict[str, Any]:
+    """Returns after a while what it was asked for and who did it; the first attempt of all ends with code ``fails``."""
+    tried = FOLDER / "tried" / f"{key}.{version}"
+    if fails and not tried.exists():
         tried.touch()
-        raise TaskFault("TRY_AGAIN", "the first attempt fails")
+        raise TaskFault(fails, "the first attempt fails")
     _beat(key, seconds)
-    return {"key": key}
+    return _answer(key=key, seconds=seconds, fails=fails, version=version)
 
 
 @python_task(app, "chaos.until_cancelled")
-def until_cancelled(*, key: str) -> dict[str, str]:
+def until_cancelled(*, key: str) -> dict[str, Any]:
     """Goes on until it is cancelled; once somebody was told so, the next one is short."""
     _beat(key, 0.1 if (FOLDER / "cancelled" / key).exists() else ENDLESS_SECONDS)
-    return {"key": key}
+    return _answer(key=key)
+
+
+def _answer(**asked: Any) -> dict[str, Any]:
+    return {"asked": asked, "task": _task_id()}
+
+
+def _task_id() -> str:
+    assignment = find_assignment()
+    return assignment.task_id if assignment else "by-hand"
 
 
 def _beat(key: str, seconds: float) -> None:
-    assignment = find_assignment()
-    task_id = assignment.task_id if assignment else "by-hand"
     end = time.monotonic() + seconds
-    path = FOLDER / "beats" / f"{task_id}.{os.getpid()}"
+    path = FOLDER / "beats" / f"{_task_id()}.{os.getpid()}"
     count = 0
     while True:
         # The monotonic clock is the same for all processes of a machine, whatever the time of day is said to be.

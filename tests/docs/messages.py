@@ -19,7 +19,9 @@ LEAST_CHARS = 20
 DEEPEST = 6
 PLACEHOLDER = re.compile(r"%(?:\.\d+)?[sdrf]|\{\w*\}")
 TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\+00:00| UTC)?"
-OF_POSTGRES = r"permission denied for schema \w+|canceling statement due to lock timeout|(?:SELECT|INSERT|UPDATE|DELETE) on \w+"
+OF_POSTGRES = (
+    r"permission denied for schema \w+|canceling statement due to lock timeout|(?:SELECT|INSERT|UPDATE|DELETE) on \w+"
+)
 WORD = rf"(?:{TIME}|'[^']*'|\"[^\"]*\"|[^\s,;]+)"
 VALUE = rf"(?:{OF_POSTGRES}|{WORD}(?:, {WORD})*)"
 LEVELS = ("debug", "info", "warning", "error", "exception")

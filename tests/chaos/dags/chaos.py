@@ -24,7 +24,7 @@ with DAG("chaos", schedule=None, max_active_runs=8, max_active_tasks=8):
         inline_wait=timedelta(0),
         **SEND,
     )
-    HorsiesOperator(task_id="blocking", kwargs={"key": f"{KEY}-blocking", "seconds": 2, "fails_first": True}, **SEND)
+    HorsiesOperator(task_id="blocking", kwargs={"key": f"{KEY}-blocking", "seconds": 2, "fails": "TRY_AGAIN"}, **SEND)
     HorsiesBatchOperator(
         task_id="batch",
         items=[{"key": f"{KEY}-batch-{position}", "seconds": 1} for position in range(3)],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from itertools import islice
 
-from tests.chaos.plan import KINDS, POINTS, Fault, faults
+from tests.chaos.plan import CHANGE_KINDS, KINDS, POINTS, Fault, faults
 
 ALL = {kind.needs or "" for kind in KINDS.values()}
 DEAR = ("scheduler SIGKILL", "api-server SIGKILL", "triggerer SIGKILL", "Postgres immediate shutdown", "worker SIGKILL")
@@ -25,13 +25,18 @@ def test_every_kind_comes_first_once() -> None:
 
 
 def test_what_costs_much_comes_often_in_the_long_run() -> None:
-    counts = Counter(fault.kind for fault in drawn(7, 2_000))
+    counts = Counter(fault.kind for fault in drawn(7, 5_000))
     assert min(counts.values()) >= 5
     assert all(counts[kind] >= 10 for kind in DEAR), counts
 
 
+def test_a_third_of_what_is_drawn_are_changes() -> None:
+    changes = sum(fault.kind in CHANGE_KINDS for fault in drawn(7, 5_000))
+    assert 1_250 <= changes <= 2_500
+
+
 def test_every_named_point_comes_in_the_long_run() -> None:
-    points = {fault.drawn["point"] for fault in drawn(7, 2_000) if "point" in fault.drawn}
+    points = {fault.drawn["point"] for fault in drawn(7, 5_000) if "point" in fault.drawn}
     assert points == set(POINTS)
 
 

@@ -1,0 +1,160 @@
+"""Rules broken on purpose, in the processes of light submitters: the trials must notice each.
+
+python -m tests.chaos.broken
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from airflow_horsies import airflow_instance, operators, task_operator, triggers
+from airflow_horsies.airflow_instance import InstanceState
+from airflow_horsies.ledger import submitting
+from airflow_horsies.models import latest_task_ids
+from airflow_horsies.wire.statement import sql_text
+
+IDENTITY = ("namespace", "horsies_conn_id", "life", "size", "max_failures")
+
+
+def adopt_by_position() -> None:
+    """Items are matched by where they stand, whatever they are."""
+
+    def match(wire: Any, newest: Any, items: Any, tasks: Sequence[Any]) -> Any:
+        yield from ()
+        return {row["position"]: row for row in newest if row["position"] < len(tasks)}
+
+    _replace(submitting, "_match", match)
+
+
+def life_from_retries() -> None:
+    """The life is counted by what the code says of retries at the moment."""
+    recorded = airflow_instance.airflow_try
+
+    def tried(context: Any) -> Any:
+        known = recorded(context)
+        return replace(known, max_tries=max(known.max_tries - context["ti"].task.retries, 0), clear_number=0)
+
+    _replace(task_operator, "airflow_try", tried)
+
+
+def kill_without_asking() -> None:
+    """Every kill is a person's wish."""
+    wished = InstanceState(exists=True, state="failed")
+
+    async def read_state_async(_: Any) -> InstanceState:
+        return wished
+
+    _replace(task_operator, "read_state", lambda _: wished)
+    _replace(triggers, "read_state_async", read_state_async)
+
+
+def event_without_identity() -> None:
+    """What waits and what resumes find their tasks by what code and settings say at the moment."""
+
+    def stripped(make: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+        return lambda *args, **more: {name: kept for name, kept in make(*args, **more).items() if name not in IDENTITY}
+
+    for trigger in (triggers.HorsiesTrigger, triggers.HorsiesBatchTrigger):
+        _replace(trigger, "_payload", stripped(trigger._payload))
+    _replace(triggers.HorsiesTrigger, "_common", stripped(triggers.HorsiesTrigger._common))
+
+    def ids_of(self: Any, hook: Any, event: Any) -> list[str]:
+        return latest_task_ids(hook.submissions_of(self._instance))
+
+    _replace(operators.HorsiesBatchOperator, "_ids_of", ids_of)
+
+    async def find_task_ids(self: Any, hook: Any) -> list[str]:
+        return latest_task_ids(await hook.submissions_of_async(self._batch))
+
+    _replace(triggers.HorsiesBatchTrigger, "_find_task_ids", find_task_ids)
+    _replace(task_operator.HorsiesTaskOperator, "_goes_on", lambda self, tasks: False)
+
+
+def no_lock() -> None:
+    """Nobody waits for anybody who submits for the same task instance."""
+    without = "SELECT %(key)s::text AS key, %(idle_seconds)s::integer AS idle"
+
+    def text(package: str, name: str) -> str:
+        return without if name == "lock_task_instance" else sql_text(package, name)
+
+    _replace(submitting, "sql_text", text)
+
+
+def _replace(module: Any, name: str, value: Any) -> None:
+    setattr(module, name, value)
+
+
+RULES: Mapping[str, Callable[[], None]] = {
+    "adopt-by-position": adopt_by_position,
+    "life-from-retries": life_from_retries,
+    "kill-without-asking": kill_without_asking,
+    "event-without-identity": event_without_identity,
+    "no-lock": no_lock,
+}
+
+
+def apply(rule: str | None) -> None:
+    if rule:
+        RULES[rule]()
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What is drawn where a rule is broken, and the rules of the trials of which one must be found violated."""
+
+    kinds: Sequence[str]
+    found: Sequence[str]
+    count: int = 60
+
+
+TRIALS: Mapping[str, Trial] = {
+    "adopt-by-position": Trial(
+        ("items reordered", "arguments edited"), ("a value belongs to the arguments asked for",)
+    ),
+    "life-from-retries": Trial(
+        ("retries edited", "clear, its worker dead", "clear"), ("an edit does not run again", "a clear runs again")
+    ),
+    "kill-without-asking": Trial(
+        ("worker drained", "triggerer asleep, another took over"), ("nothing is cancelled without a wish",)
+    ),
+    "event-without-identity": Trial(
+        ("namespace moved", "max_failures edited", "items dropped"), ("no success over work that did not complete",)
+    ),
+    "no-lock": Trial(
+        ("submitter taken for dead", "arguments edited", "clear", "clear, its worker dead"),
+        ("one row", "one life", "nothing unwanted goes on", "an edit does not", "nothing is cancelled", "everything"),
+        count=200,
+    ),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Each rule in a short run of its own; how many were not noticed."""
+    missed = 0
+    for rule in arguments or sys.argv[1:] or list(RULES):
+        trial = TRIALS[rule]
+        with tempfile.TemporaryDirectory() as folder:
+            out = Path(folder) / "chaos.json"
+            command = [sys.executable, "-W", "ignore", "-m", "tests.chaos", "--no-airflow", "--break", rule, "--seed=7"]
+            command += [f"--faults={trial.count}", "--pace=0.5", f"--out={out}"]
+            command += [f"--only={kind}" for kind in trial.kinds]
+            ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+            violated = json.loads(out.read_text())["violated"] if out.exists() else {}
+        noticed = {name: count for name, count in violated.items() if name.startswith(tuple(trial.found))}
+        said = ", ".join(f"{name} ({count})" for name, count in violated.items()) or "nothing"
+        print(f"{rule:24} {'caught' if noticed else 'MISSED'}: {said}", flush=True)
+        if not noticed:
+            missed += 1
+            print(ended.stdout[-3000:])
+    return missed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
