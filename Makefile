@@ -7,7 +7,6 @@ export PYTHON
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
 .PHONY: help demo docs test test-slow screenshots browser check lint test-airflow-side test-oldest-airflow test-matrix \
-.PHONY: help demo docs test test-slow screenshots browser check lint test-airflow-side test-oldest-airflow test-matrix \
 	test-releases chaos chaos-broken interleavings bench bench-deferrals venv clean
 
 help:  ## this list
@@ -60,13 +59,11 @@ test-releases: venv  ## the contract suite, with real workers, on further releas
 chaos: venv  ## faults and changes of all kinds on the real stack, drawn from a seed, into benchmarks/chaos.json; ARGS=--seed=7 draws them again
 	@.venv/bin/python -W ignore -m tests.chaos --out benchmarks/chaos.json $(ARGS)
 
-<<<<<<< HEAD
 interleavings: venv  ## every order in which two writers can meet on Postgres, into benchmarks/interleavings.json
 	@.venv/bin/python -W ignore -m tests.interleavings --out benchmarks/interleavings.json $(ARGS)
-=======
+
 chaos-broken: venv  ## rules broken on purpose, one by one: the trials must notice each; ARGS names some of them
 	@.venv/bin/python -W ignore -m tests.chaos.broken $(ARGS)
->>>>>>> 4e63a72 (Draw changes in the trials, and check what must hold through them)
 
 bench: venv  ## every figure beside its peers, into benchmarks/results.json and the README; ARGS names some of them
 	@.ci/peers

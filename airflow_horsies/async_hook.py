@@ -119,7 +119,7 @@ class AsyncHook(ConnectedHook):
             return []
         if version < submissions.SINCE:
             yield from self._make_ledger()
-        return (yield from submissions.read_submissions(self.namespace, task_instance))
+        return (yield from submissions.read_submissions(self.namespace, self.base_url, task_instance))
 
 
 def canonical_ids(task_ids: Iterable[str]) -> list[str]:

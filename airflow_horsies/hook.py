@@ -313,10 +313,10 @@ class HorsiesHook(AsyncHook):
 
             ids = [submission.horsies_task_id for submission in hook.submissions_of_run("sales", "manual__1")]
         """
-        namespace = self.namespace
+        own = self.namespace, self.base_url
         return self._read_ledger(
             submissions.SINCE,
-            lambda: submissions.read_submissions_of_run(namespace, dag_id, run_id, limit=limit),
+            lambda: submissions.read_submissions_of_run(*own, dag_id, run_id, limit=limit),
             otherwise=[],
         )
 

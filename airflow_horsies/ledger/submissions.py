@@ -13,29 +13,37 @@ from airflow_horsies.wire.statement import Row, Script, Statement, sql_text
 SINCE = 4
 
 
-def read_submissions(namespace: str, task_instance: TaskInstanceKey) -> Script[list[Submission]]:
-    """Everything a task instance ever submitted, oldest first."""
-    rows = yield Statement(sql_text(PACKAGE, "read_submissions"), key_of(namespace, task_instance))
-    return [_decode(row) for row in rows]
+def is_same_deployment(one: str, other: str) -> bool:
+    """Whether two base URLs can be of one deployment; those that have none are told apart by their namespace."""
+    return not one or not other or one == other
+
+
+def read_submissions(namespace: str, base_url: str, task_instance: TaskInstanceKey) -> Script[list[Submission]]:
+    """Everything a task instance of a deployment ever submitted, oldest first."""
+    params = {**key_of(namespace, task_instance), "base_url": base_url}
+    rows = yield Statement(sql_text(PACKAGE, "read_submissions"), params)
+    return [decode_submission(row) for row in rows]
 
 
 def read_submissions_of_task(horsies_task_id: str) -> Script[list[Submission]]:
     """Which task instances stand behind a horsies task."""
     rows = yield Statement(sql_text(PACKAGE, "read_submissions_of_task"), {"horsies_task_id": horsies_task_id})
-    return [_decode(row) for row in rows]
+    return [decode_submission(row) for row in rows]
 
 
 def read_submissions_of_tasks(ids: Collection[str]) -> Script[list[Submission]]:
     """Which task instances stand behind horsies tasks, newest first, and whether each has submitted anew since."""
     rows = yield Statement(sql_text(PACKAGE, "read_submissions_of_tasks"), {"ids": list(ids)})
-    return [_decode(row) for row in rows]
+    return [decode_submission(row) for row in rows]
 
 
-def read_submissions_of_run(namespace: str, dag_id: str, run_id: str, *, limit: int) -> Script[list[Submission]]:
+def read_submissions_of_run(
+    namespace: str, base_url: str, dag_id: str, run_id: str, *, limit: int
+) -> Script[list[Submission]]:
     """What each task instance of a DAG run submitted last."""
-    run = {"namespace": namespace, "dag_id": dag_id, "run_id": run_id}
+    run = {"namespace": namespace, "base_url": base_url, "dag_id": dag_id, "run_id": run_id}
     rows = yield Statement(sql_text(PACKAGE, "read_submissions_of_run"), {**run, "limit": limit})
-    return [_decode(row) for row in rows]
+    return [decode_submission(row) for row in rows]
 
 
 def change_base_url(namespace: str, *, old: str, new: str) -> Script[int]:
@@ -63,7 +71,7 @@ def key_of(namespace: str, instance: TaskInstanceKey) -> dict[str, str | int]:
     }
 
 
-def _decode(row: Row) -> Submission:
+def decode_submission(row: Row) -> Submission:
     good_until = row["good_until"]
     return Submission(
         horsies_task_id=row["horsies_task_id"],

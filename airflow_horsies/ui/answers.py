@@ -9,6 +9,8 @@ from typing import Any
 from airflow.sdk.log import redact  # type: ignore[attr-defined]
 from fastapi import Response
 
+from airflow_horsies.masking import mask_text, mask_value
+
 MAX_TEXT_CHARS = 4_000
 MAX_VALUE_CHARS = 100_000
 # Deeper than anything a person nests; the masker stops at 5 by itself.
@@ -16,18 +18,26 @@ MASK_DEPTH = 50
 
 
 def shown_text(text: Any, *, max_chars: int = MAX_TEXT_CHARS) -> str | None:
-    """What a task said, without the secrets this process knows and no longer than a page can show."""
+    """What a task said, no longer than a page can show; without the secrets this process knows, and without those that
+    look like one."""
     if text is None:
         return None
     # Masked before it is cut: half a secret would not be found.
-    masked = str(redact(str(text)))
-    return masked if len(masked) <= max_chars else f"{masked[: max_chars - 1]}…"
+    return _cut(mask_text(str(redact(str(text)))), max_chars)
 
 
 def shown_value(value: Any) -> str:
-    """Arguments or a result, as JSON for people; what is named like a secret is masked, at whatever depth."""
-    text = json.dumps(redact(value, max_depth=MASK_DEPTH), indent=2, ensure_ascii=False, default=str)
-    return shown_text(text, max_chars=MAX_VALUE_CHARS) or ""
+    """Arguments or a result, as JSON for people; what is named or looks like a secret is masked, at whatever depth."""
+    text = json.dumps(masked_value(value), indent=2, ensure_ascii=False, default=str)
+    return _cut(str(redact(text)), MAX_VALUE_CHARS)
+
+
+def masked_value(value: Any) -> Any:
+    return mask_value(redact(value, max_depth=MASK_DEPTH))
+
+
+def _cut(text: str, max_chars: int) -> str:
+    return text if len(text) <= max_chars else f"{text[: max_chars - 1]}…"
 
 
 def json_answer(

@@ -12,11 +12,13 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import RedirectResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from airflow_horsies.exceptions import AccessDenied, DatabaseUnreachable, HorsiesError, SchemaError
+from airflow_horsies.exceptions import AccessDenied, DatabaseBusy, DatabaseUnreachable, HorsiesError, SchemaError
 from airflow_horsies.links import URL_PREFIX, base_path
 from airflow_horsies.ui import instance_routes, monitoring, overview_routes, page_routes, report_routes, run_routes
 from airflow_horsies.ui.access import conn_id
 from airflow_horsies.ui.answers import problem
+
+RETRY_AFTER_SECONDS = 5
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +62,8 @@ async def answer_missing_connection(_: Request, error: Exception) -> Response:
 async def answer_horsies_error(_: Request, error: HorsiesError) -> Response:
     """Who reads this may not know the database's address, so the whole message is for the log alone."""
     match error:
+        case DatabaseBusy():
+            detail = "The horsies database did not answer in time: it is locked, slow, or asked too much at once."
         case DatabaseUnreachable():
             detail = "The horsies database cannot be reached."
         case AccessDenied():
@@ -91,4 +95,4 @@ def _asks_for_page(request: Request) -> bool:
 
 def _unavailable(error: Exception, detail: str) -> Response:
     log.warning("The horsies routes cannot read the database: %s: %s", type(error).__name__, error)
-    return problem(HTTPStatus.SERVICE_UNAVAILABLE, detail)
+    return problem(HTTPStatus.SERVICE_UNAVAILABLE, detail, headers={"retry-after": str(RETRY_AFTER_SECONDS)})

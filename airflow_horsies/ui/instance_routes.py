@@ -17,7 +17,6 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.models import (
     AttemptRecord,
     LogCursor,
@@ -31,10 +30,11 @@ from airflow_horsies.models import (
 from airflow_horsies.ui.access import MAY_ACT, MAY_READ, MAY_READ_LOG, MAY_READ_VALUES, InstanceDep, RightsDep, conn_id
 from airflow_horsies.ui.airflow_side import AirflowTry, read_rendered, read_tries
 from airflow_horsies.ui.answers import json_answer, shown_text, shown_value
-from airflow_horsies.ui.timeline import Segment, ShownAttempt, merge_attempts, segments
+from airflow_horsies.ui.arguments import Rendered, shown_arguments
+from airflow_horsies.ui.page_hook import ACTION_SECONDS, PageHook
+from airflow_horsies.ui.threads import OwnThreadRoute, iterate_in_threads
+from airflow_horsies.ui.timeline import Segment, ShownAttempt, lost_tries, merge_attempts, segments
 from airflow_horsies.values import iso, line_values, progress_values
-from airflow_horsies.wire.scripts import read_tasks
-from airflow_horsies.wire.statements import Wire
 
 MAX_NUMBER = 2**31 - 1
 MAX_ROUNDS = 50
@@ -49,7 +49,7 @@ INSTANCE = "/api/dags/{dag_id}/runs/{run_id:path}/tasks/{task_id}/{map_index}"
 Number = Annotated[int, Query(ge=0, le=MAX_NUMBER)]
 OptionalNumber = Annotated[int | None, Query(ge=0, le=MAX_NUMBER)]
 
-router = APIRouter()
+router = APIRouter(route_class=OwnThreadRoute)
 
 
 class Sort(StrEnum):
@@ -91,17 +91,15 @@ def read_items(
     offset: Number = 0,
 ) -> Response:
     """What a batch submitted last, item by item."""
-    with HorsiesHook(conn_id()) as hook:
-        latest = _latest_of_each(_submissions(hook, key))
-        tasks = _summaries(hook, [each.horsies_task_id for each in latest])
-    items = [_item_values(each, tasks.get(each.horsies_task_id)) for each in latest]
-    if state is not None:
-        items = [each for each in items if each["state"] == state]
-    known = [each for each in items if each[sort] is not None]
-    known.sort(key=lambda each: (each[sort], each["position"]), reverse=descending)
-    # What a column knows nothing of comes last, whichever way it is sorted.
-    ordered = known + [each for each in items if each[sort] is None]
-    return json_answer({"total": len(ordered), "items": ordered[offset : offset + limit]})
+    with PageHook(conn_id()) as hook:
+        ids = hook.latest_ids(key)
+        if not ids.count:
+            raise nothing_submitted()
+        total, shown = hook.order_tasks(ids, sort=sort, descending=descending, state=state, limit=limit, offset=offset)
+        sent = {each.horsies_task_id: each for each in hook.latest(key, ids=shown)}
+        tasks = hook.summaries(shown)
+    items = [_item_values(sent[task_id], tasks.get(task_id)) for task_id in shown if task_id in sent]
+    return json_answer({"total": total, "items": items})
 
 
 @router.get(INSTANCE + "/values", dependencies=MAY_READ_VALUES)
@@ -113,13 +111,10 @@ def read_values(
     round_: Annotated[int | None, Query(alias="round", ge=0, le=MAX_NUMBER)] = None,
 ) -> Response:
     """The arguments and the result of one task, as text to show."""
-    with HorsiesHook(conn_id()) as hook:
-        submission = _chosen(_submissions(hook, key), position, life, round_)
+    with PageHook(conn_id()) as hook:
+        submission = _chosen(hook, key, position, life, round_)
         task = hook.get_tasks([submission.horsies_task_id]).get(submission.horsies_task_id)
-    kwargs: Any = None if task is None else task.kwargs
-    if kwargs is None:
-        # horsies drops the arguments with the end of a task; Airflow has rendered and kept them.
-        kwargs = _rendered_kwargs(session, key, position)
+    kwargs = shown_arguments(None if task is None else task.kwargs, _rendered(session, key, position), submission)
     result = None if task is None else task.result
     exception = result.error.exception if result and result.error else None
     return json_answer(
@@ -141,11 +136,11 @@ def download_log(
     attempt: OptionalNumber = None,
 ) -> Response:
     """The lines of one task, or of one attempt, as a file."""
-    with HorsiesHook(conn_id()) as hook:
-        submission = _chosen(_submissions(hook, key), position, life, round_)
+    with PageHook(conn_id()) as hook:
+        submission = _chosen(hook, key, position, life, round_)
     name = re.sub(r"[^A-Za-z0-9_.-]+", "_", f"{key.dag_id}.{key.task_id}.{submission.horsies_task_id}")
     return StreamingResponse(
-        _written_lines(submission.horsies_task_id, attempt),
+        iterate_in_threads(_written_lines(submission.horsies_task_id, attempt)),
         media_type="text/plain; charset=utf-8",
         headers={"content-disposition": f'attachment; filename="{name}.log"'},
     )
@@ -157,11 +152,13 @@ def download_log(
 )
 def cancel(key: InstanceDep, body: CancelBody) -> Response:
     """Cancel what the task instance submitted last and what still lives; Airflow then ends the task instance."""
-    with HorsiesHook(conn_id()) as hook:
-        latest = _latest_of_each(_submissions(hook, key))
+    with PageHook(conn_id(), seconds=ACTION_SECONDS) as hook:
+        latest = hook.latest(key)
+        if not latest:
+            raise nothing_submitted()
         wanted = [each for each in latest if body.position in (None, each.position)]
         if not wanted:
-            raise HTTPException(HTTPStatus.NOT_FOUND, "This task instance has submitted no such task.")
+            raise no_such_task()
         outcomes = hook.cancel_many([each.horsies_task_id for each in wanted])
     counts = Counter(str(outcome) for outcome in outcomes.values())
     return json_answer({"outcomes": counts, "past_retention": len(wanted) - len(outcomes)})
@@ -187,31 +184,33 @@ def read_instance(
         "map_index": key.map_index,
         "now": iso(datetime.now(UTC)),
         "can_act": rights.may_act(key.dag_id),
-        "tries": [_try_values(each) for each in read_tries(session, key)],
     }
-    with HorsiesHook(conn_id()) as hook:
-        submitted = hook.submissions_of(key)
-        if not submitted:
-            # Not an error: it may submit any moment.
-            return json_answer({**known, "positions": 0, "submissions": []})
-        chosen = _chosen(submitted, position, life, round_)
-        states = hook.get_states([each.horsies_task_id for each in submitted])
-        rounds = [each for each in reversed(submitted) if each.position == position][:MAX_ROUNDS]
-        ids = [each.horsies_task_id for each in rounds]
-        tasks = _summaries(hook, ids)
-        records = hook.attempt_records_of(ids)
-        progress = hook.progress(ids)
-        seen = LogCursor(after_attempt, after_number)
-        may_read_log = rights.may_read_log(key.dag_id)
-        written = hook.logs(chosen.horsies_task_id, seen, limit=lines) if may_read_log else []
-    latest = _latest_of_each(submitted)
-    counts = Counter(states.get(each.horsies_task_id) for each in latest)
+    with PageHook(conn_id()) as hook:
+        latest = hook.latest_ids(key)
+        if latest.count:
+            rounds = hook.rounds(key, position, limit=MAX_ROUNDS)
+            chosen = _chosen_of(rounds, life, round_)
+            counts = hook.count_states(latest)
+            ids = [each.horsies_task_id for each in rounds]
+            tasks = hook.summaries(ids)
+            records = hook.attempt_records_of(ids)
+            progress = hook.progress(ids)
+            seen = LogCursor(after_attempt, after_number)
+            may_read_log = rights.may_read_log(key.dag_id)
+            written = hook.logs(chosen.horsies_task_id, seen, limit=lines) if may_read_log else []
+    # Asked for last: no connection to Airflow's database is held while horsies' is waited for.
+    tries = read_tries(session, key)
+    if not latest.count:
+        # Not an error: it may submit any moment.
+        return json_answer({**known, "tries": list(map(_try_values, tries)), "positions": 0, "submissions": []})
+    tries = sorted([*tries, *lost_tries(tries, rounds)], key=lambda each: each.number)
     return json_answer(
         {
             **known,
-            "positions": len(latest),
-            "counts": {str(state): counts[state] for state in TaskState if counts[state]},
-            "past_retention": counts[None],
+            "tries": list(map(_try_values, tries)),
+            "positions": latest.count,
+            "counts": {str(state): counts[state] for state in TaskState if counts.get(state)},
+            "past_retention": latest.count - sum(counts.values()),
             "position": position,
             "submissions": [
                 _submission_values(
@@ -233,54 +232,53 @@ def read_instance(
     )
 
 
-def _submissions(hook: HorsiesHook, key: TaskInstanceKey) -> list[Submission]:
-    """Oldest first; never empty."""
-    submissions = hook.submissions_of(key)
-    if not submissions:
-        raise HTTPException(HTTPStatus.NOT_FOUND, "This task instance has submitted nothing to horsies.")
-    return submissions
+def nothing_submitted() -> HTTPException:
+    return HTTPException(HTTPStatus.NOT_FOUND, "This task instance has submitted nothing to horsies.")
 
 
-def _latest_of_each(submissions: Sequence[Submission]) -> list[Submission]:
-    """The newest submission of each position, in their order."""
-    latest = {each.position: each for each in submissions}
-    return [latest[position] for position in sorted(latest)]
+def no_such_task() -> HTTPException:
+    return HTTPException(HTTPStatus.NOT_FOUND, "This task instance has submitted no such task.")
 
 
-def _chosen(submissions: Sequence[Submission], position: int, life: int | None, round_: int | None) -> Submission:
+def _chosen(hook: PageHook, key: TaskInstanceKey, position: int, life: int | None, round_: int | None) -> Submission:
     """The newest that fits."""
-    for each in reversed(submissions):
-        if each.position == position and life in (None, each.life) and round_ in (None, each.round):
+    found = hook.rounds(key, position, life=life, round_=round_)
+    if not found:
+        raise no_such_task()
+    return found[0]
+
+
+def _chosen_of(rounds: Sequence[Submission], life: int | None, round_: int | None) -> Submission:
+    for each in rounds:
+        if life in (None, each.life) and round_ in (None, each.round):
             return each
-    raise HTTPException(HTTPStatus.NOT_FOUND, "This task instance has submitted no such task.")
+    raise no_such_task()
 
 
-def _summaries(hook: HorsiesHook, ids: Sequence[str]) -> dict[str, TaskView]:
-    wire = Wire(hook.horsies_schema)
-    return hook.run_script(lambda: read_tasks(wire, ids, whole=False))
-
-
-def _rendered_kwargs(session: SessionDep, key: TaskInstanceKey, position: int) -> Any:
+def _rendered(session: SessionDep, key: TaskInstanceKey, position: int) -> Rendered:
+    tries = read_tries(session, key)
+    kwargs = read_rendered(session, key, "task_kwargs")
     items = read_rendered(session, key, "items")
     if isinstance(items, list):
-        return items[position] if position < len(items) else None
-    return read_rendered(session, key, "task_kwargs")
+        kwargs = items[position] if position < len(items) else None
+    return Rendered(kwargs=kwargs, try_number=tries[-1].number if tries else None)
 
 
 def _written_lines(task_id: str, attempt: int | None) -> Iterator[bytes]:
-    # The hook is the stream's own: the route has returned when this runs.
-    with HorsiesHook(conn_id()) as hook:
-        seen = LogCursor() if attempt is None else LogCursor(attempt, -1)
-        while found := hook.logs(task_id, after=seen):
-            kept = [line for line in found if attempt in (None, line.attempt)]
-            yield "".join(
-                f"{line.logged_at:%Y-%m-%dT%H:%M:%S.%fZ} attempt {line.attempt} {line.level:<7} "
-                f"{shown_text(line.text, max_chars=len(line.text) + 1_000)}\n"
-                for line in kept
-            ).encode("utf-8", "replace")
-            if len(kept) < len(found):
-                return
-            seen = found[-1].cursor
+    seen = LogCursor() if attempt is None else LogCursor(attempt, -1)
+    while True:
+        # For each piece anew: whoever downloads may be slow.
+        with PageHook(conn_id()) as hook:
+            found = hook.logs(task_id, after=seen)
+        kept = [line for line in found if attempt in (None, line.attempt)]
+        yield "".join(
+            f"{line.logged_at:%Y-%m-%dT%H:%M:%S.%fZ} attempt {line.attempt} {line.level:<7} "
+            f"{shown_text(line.text, max_chars=len(line.text) + 1_000)}\n"
+            for line in kept
+        ).encode("utf-8", "replace")
+        if not found or len(kept) < len(found):
+            return
+        seen = found[-1].cursor
 
 
 def _submission_values(

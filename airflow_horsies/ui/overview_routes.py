@@ -15,9 +15,7 @@ from airflow.models.crypto import get_fernet
 from cryptography.fernet import InvalidToken
 from fastapi import APIRouter, HTTPException, Query, Response
 
-from airflow_horsies.exceptions import InvalidTask
-from airflow_horsies.hook import HorsiesHook
-from airflow_horsies.ledger.submissions import SINCE, read_submissions_of_tasks
+from airflow_horsies.exceptions import DatabaseBusy, InvalidTask
 from airflow_horsies.models import (
     PageCursor,
     QueueDepth,
@@ -32,11 +30,11 @@ from airflow_horsies.ui.access import MAY_SEE_CLUSTER, Rights, RightsDep, conn_i
 from airflow_horsies.ui.airflow_side import read_states
 from airflow_horsies.ui.answers import json_answer, shown_text
 from airflow_horsies.ui.monitoring import is_installed
+from airflow_horsies.ui.page_hook import LIMITS, PageHook
 from airflow_horsies.ui.report_routes import report_values
 from airflow_horsies.ui.statistics import Bucket, Event, attempts_over_time, events, throughput
+from airflow_horsies.ui.threads import OwnThreadRoute
 from airflow_horsies.values import iso
-from airflow_horsies.wire.scripts import find_failed, list_tasks, read_tasks
-from airflow_horsies.wire.statements import Wire
 
 RECENT_TASKS = 2_000
 # Many people may have the page open; what it shows is read once for all of them in this time.
@@ -49,7 +47,7 @@ REPORTS = 10
 EVENTS_LOOKED_AT = 1_000
 
 T = TypeVar("T")
-router = APIRouter()
+router = APIRouter(route_class=OwnThreadRoute)
 
 
 class Shared(Generic[T]):
@@ -61,18 +59,21 @@ class Shared(Generic[T]):
         self._value: tuple[float, T] | None = None
 
     def get(self) -> T:
-        with self._lock:
+        if not self._lock.acquire(timeout=LIMITS.lock_seconds):
+            raise DatabaseBusy("another request waits for the horsies database")
+        try:
             if self._value is None or time.monotonic() - self._value[0] > SHARED_SECONDS:
                 # Forgotten first, so that a failure is not answered with what was.
                 self._value = None
                 self._value = (time.monotonic(), self._read())
             return self._value[1]
+        finally:
+            self._lock.release()
 
 
 def _read_cluster() -> tuple[list[QueueDepth], list[WorkerState], tuple[TaskView, ...], list[Report]]:
-    with HorsiesHook(conn_id()) as hook:
-        wire = Wire(hook.horsies_schema)
-        recent = hook.run_script(lambda: list_tasks(wire, limit=RECENT_TASKS, with_attempts=True))
+    with PageHook(conn_id()) as hook:
+        recent = hook.recent_tasks(limit=RECENT_TASKS)
         return hook.queues(), hook.workers(), recent.tasks, hook.reports(limit=REPORTS)
 
 
@@ -96,7 +97,7 @@ def read_overview(rights: RightsDep, user: GetUserDep) -> Response:
             "recent_is_cut": len(recent) == RECENT_TASKS,
             "bucket_seconds": width,
             "buckets": [_bucket_values(each) for each in buckets],
-            "activity": _activity(recent, rights),
+            "activity": _activity(recent, rights, sees_all=sees_all),
             "can_monitor": is_installed() and sees_all,
             "reports": [report_values(each) for each in reports] if sees_all else [],
         }
@@ -112,16 +113,15 @@ def read_failures(
 ) -> Response:
     """Task instances whose last submission failed or expired, newest first; a stretch of the past at a time."""
     before = _cursor(before_at, before_id)
-    with HorsiesHook(conn_id()) as hook:
-        wire = Wire(hook.horsies_schema)
-        found = hook.run_script(lambda: find_failed(wire, window=FAILED_WINDOW, limit=FAILED_PAGE, before=before))
+    with PageHook(conn_id()) as hook:
+        found = hook.failed_tasks(window=FAILED_WINDOW, limit=FAILED_PAGE, before=before)
+        own = hook.deployment
         sent = [
             each
-            for each in _submitters(hook, found.ids)
-            if each.is_latest and each.namespace == hook.namespace and rights.may_read(each.task_instance.dag_id)
+            for each in hook.submissions_of_tasks(found.ids)
+            if each.is_latest and own.owns(each) and rights.may_read(each.task_instance.dag_id)
         ]
-        ids = [each.horsies_task_id for each in sent]
-        tasks = hook.run_script(lambda: read_tasks(wire, ids, whole=False))
+        tasks = hook.summaries([each.horsies_task_id for each in sent])
     of_instance: dict[TaskInstanceKey, list[Submission]] = {}
     for each in sent:
         if each.horsies_task_id in tasks:
@@ -165,24 +165,21 @@ def _next_values(cursor: PageCursor) -> dict[str, Any]:
     return {"at": iso(cursor.at), "id": get_fernet().encrypt(cursor.task_id.encode()).decode()}
 
 
-def _submitters(hook: HorsiesHook, ids: Sequence[str]) -> list[Submission]:
-    if not ids or hook.ledger_version() < SINCE:
-        return []
-    return hook.run_script(lambda: read_submissions_of_tasks(ids))
-
-
-def _activity(recent: Sequence[TaskView], rights: Rights) -> list[dict[str, Any]]:
+def _activity(recent: Sequence[TaskView], rights: Rights, *, sees_all: bool) -> list[dict[str, Any]]:
     newest = sorted(events(recent), key=lambda event: event.at, reverse=True)[:EVENTS_LOOKED_AT]
-    with HorsiesHook(conn_id()) as hook:
-        namespace = hook.namespace
-        submitters = _submitters(hook, list({event.task.id for event in newest}))
-    sent_by = {each.horsies_task_id: each for each in submitters}
+    with PageHook(conn_id()) as hook:
+        own = hook.deployment
+        submissions = hook.submissions_of_tasks(list({event.task.id for event in newest}))
+    sent_by = {each.horsies_task_id: each for each in submissions}
     shown = []
     for event in newest:
         submission = sent_by.get(event.task.id)
-        if submission is None or (
-            submission.namespace == namespace and rights.may_read(submission.task_instance.dag_id)
-        ):
+        if submission is None:
+            # A DAG that the user may not see may have sent it, too: by a notifier, or its record is gone.
+            is_shown = sees_all
+        else:
+            is_shown = own.owns(submission) and rights.may_read(submission.task_instance.dag_id)
+        if is_shown:
             shown.append(_event_values(event, submission))
     return _grouped(shown)[:EVENTS]
 
@@ -207,7 +204,7 @@ def _event_values(event: Event, submission: Submission | None) -> dict[str, Any]
         "task_name": event.task.task_name,
         "queue": event.task.queue,
         "error_code": shown_text(event.attempt.error_code) if event.attempt else None,
-        # None: something other than Airflow sent it.
+        # None: there is no record of who sent it.
         "instance": None if key is None else _instance_values(key),
     }
 

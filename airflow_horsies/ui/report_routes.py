@@ -8,23 +8,24 @@ from http import HTTPStatus
 from fastapi import APIRouter, HTTPException, Response
 from fastapi.responses import HTMLResponse
 
-from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.links import report_path
 from airflow_horsies.models import Report
 from airflow_horsies.ui.access import MAY_READ_CONNECTION, conn_id
+from airflow_horsies.ui.page_hook import PageHook
+from airflow_horsies.ui.threads import OwnThreadRoute
 from airflow_horsies.values import iso
 
 # A report is one page without scripts; what slips into it from the names of tasks must stay words.
 REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'self'; sandbox"
 
-router = APIRouter()
+router = APIRouter(route_class=OwnThreadRoute)
 
 
 @router.get("/reports/{name}/{start}/{end}", dependencies=MAY_READ_CONNECTION)
 def report_page(name: str, start: datetime, end: datetime) -> Response:
     if "\x00" in name or start.utcoffset() is None or end.utcoffset() is None:
         raise HTTPException(HTTPStatus.NOT_FOUND, "There is no such report.")
-    with HorsiesHook(conn_id()) as hook:
+    with PageHook(conn_id()) as hook:
         page = hook.report_page(name, start, end)
     if page is None:
         raise HTTPException(HTTPStatus.NOT_FOUND, "There is no such report; it may have been made anew or removed.")

@@ -9,14 +9,13 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 
-from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.models import Submission, TaskInstanceKey, TaskState, TaskView
 from airflow_horsies.ui.access import MAY_READ, conn_id
 from airflow_horsies.ui.answers import json_answer, shown_text
+from airflow_horsies.ui.page_hook import PageHook
+from airflow_horsies.ui.threads import OwnThreadRoute
 from airflow_horsies.ui.timeline import merge_attempts, segments
 from airflow_horsies.values import iso
-from airflow_horsies.wire.scripts import read_tasks
-from airflow_horsies.wire.statements import Wire
 
 MAX_TASKS = 20_000
 MAX_ROWS = 500
@@ -31,17 +30,15 @@ STATE_ORDER = (
     TaskState.COMPLETED,
 )
 
-router = APIRouter()
+router = APIRouter(route_class=OwnThreadRoute)
 
 
 @router.get("/api/dags/{dag_id}/gantt/{run_id:path}", dependencies=MAY_READ)
 def read_run(dag_id: str, run_id: str) -> Response:
     """What the task instances of the run submitted last, failures first; a batch is one row."""
-    with HorsiesHook(conn_id()) as hook:
+    with PageHook(conn_id()) as hook:
         submitted = hook.submissions_of_run(dag_id, run_id, limit=MAX_TASKS)
-        wire = Wire(hook.horsies_schema)
-        ids = [each.horsies_task_id for each in submitted]
-        tasks = hook.run_script(lambda: read_tasks(wire, ids, whole=False))
+        tasks = hook.summaries([each.horsies_task_id for each in submitted])
     of_instance: dict[TaskInstanceKey, list[Submission]] = {}
     for each in submitted:
         of_instance.setdefault(each.task_instance, []).append(each)

@@ -9,6 +9,7 @@ from itertools import zip_longest
 from typing import Any
 
 from airflow_horsies.models import AttemptRecord, Submission, TaskState, TaskView
+from airflow_horsies.ui.airflow_side import MAX_TRIES, AirflowTry
 from airflow_horsies.wording import LOST, ended_at, outcome_of, unrecorded
 
 WAITING = "waiting"
@@ -83,6 +84,23 @@ def merge_attempts(task: TaskView | None, records: Collection[AttemptRecord]) ->
             )
         )
     return merged
+
+
+def lost_tries(tries: Sequence[AirflowTry], submissions: Collection[Submission]) -> list[AirflowTry]:
+    """Tries that submitted and of which Airflow keeps no record, as it lost them: each is over when the next begins."""
+    known = sorted(tries, key=lambda each: each.number)
+    sent_at: dict[int, datetime] = {}
+    for each in submissions:
+        sent_at[each.try_number] = min(each.submitted_at, sent_at.get(each.try_number, each.submitted_at))
+    # Airflow may know of more than were asked for.
+    first = known[0].number if len(known) >= MAX_TRIES else 0
+    lost: list[AirflowTry] = []
+    for number in sorted(number for number in sent_at.keys() - {each.number for each in known} if number > first):
+        following = [each.started_at for each in known if each.number > number and each.started_at]
+        # A run that was deleted and made again counts its tries anew.
+        if following and following[0] > sent_at[number]:
+            lost.append(AirflowTry(number=number, state="lost", started_at=sent_at[number], ended_at=following[0]))
+    return lost
 
 
 def segments(submission: Submission, task: TaskView | None, attempts: Sequence[ShownAttempt]) -> list[Segment]:

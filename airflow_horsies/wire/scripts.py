@@ -165,6 +165,20 @@ def read_waited_for(wire: Wire, ids: Collection[str]) -> Script[dict[str, TaskSt
     return found
 
 
+def count_states(wire: Wire, ids: str) -> Script[dict[TaskState, int]]:
+    """How many of the tasks that exist are in which state; ``ids`` is an array in the words of Postgres."""
+    rows = yield wire.count_states(ids)
+    return {decode_state("(one of many)", row["status"]): row["count"] for row in rows}
+
+
+def order_tasks(
+    wire: Wire, ids: str, *, sort: str, descending: bool, state: TaskState | None, limit: int, offset: int
+) -> Script[tuple[int, list[str]]]:
+    """How many of the tasks there are in a state, or at all, and the ids of a page of them."""
+    rows = yield wire.order_tasks(ids, sort=sort, descending=descending, state=state, limit=limit, offset=offset)
+    return rows[0]["total"], [row["id"] for row in rows if row["id"] is not None]
+
+
 def list_tasks(
     wire: Wire,
     *,

@@ -74,6 +74,26 @@ class Wire:
     def read_states(self, ids: Collection[str]) -> Statement:
         return Statement(self._sql("read_states"), {"ids": list(ids)})
 
+    def count_states(self, ids: str) -> Statement:
+        """:param ids: an array in the words of Postgres, as our own tables gave it."""
+        return Statement(self._sql("count_states"), {"ids": ids})
+
+    def order_tasks(
+        self, ids: str, *, sort: str, descending: bool, state: TaskState | None, limit: int, offset: int
+    ) -> Statement:
+        """:param ids: as for :meth:`count_states`."""
+        return Statement(
+            self._sql("order_tasks"),
+            {
+                "ids": ids,
+                "sort": sort,
+                "descending": descending,
+                "state": None if state is None else state.value,
+                "limit": limit,
+                "offset": offset,
+            },
+        )
+
     def list_tasks(
         self,
         *,

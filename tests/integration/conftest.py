@@ -26,14 +26,17 @@ from tests.integration.ui_site import (
     OWN_MARK,
     REPORT,
     Planted,
+    Site,
     connected,
     fields,
+    of_site,
     plant,
     site,
+    submitting_as,
 )
 from tests.integration.worker_rig import make_rig
 
-__all__ = ["connected", "fields", "make_rig", "site"]
+__all__ = ["connected", "fields", "make_rig", "of_site", "site"]
 
 HERE = Path(__file__).parent
 
@@ -124,7 +127,7 @@ def served_database(
 
 @pytest.fixture(scope="session")
 def planted(
-    postgres: EmbeddedPostgres, template: str, release: str, tmp_path_factory: pytest.TempPathFactory
+    site: Site, postgres: EmbeddedPostgres, template: str, release: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Planted]:
     """Tasks of two DAGs, each with a mark in all that is its own; their worker is gone."""
     for name in _cloned(postgres, template):
@@ -134,6 +137,7 @@ def planted(
         with (
             HorsiesHook("horsies_test", connection=connection) as hook,
             make_worker(postgres, name, release, tmp_path_factory.mktemp(name)),
+            submitting_as(site.base_url),
         ):
             hidden_ids, own_ids = plant(hook, HIDDEN, HIDDEN_MARK), plant(hook, OWN, OWN_MARK)
             hook.run_script(lambda: save_report(REPORT, f"<p>{HIDDEN_MARK} and {OWN_MARK}</p>"))

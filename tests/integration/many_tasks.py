@@ -35,7 +35,9 @@ def instance_of_many_rounds(run: int) -> TaskInstanceKey:
     return TaskInstanceKey(dag_id=dag_id, run_id=run_id, task_id=f"task_{TASKS_OF_RUN - ROUNDS_OF_LAST}")
 
 
-def fill(connection: psycopg.Connection, *, tasks: int, days: int, keeps_history: bool) -> None:
+def fill(
+    connection: psycopg.Connection, *, tasks: int, days: int, keeps_history: bool, batch_items: int = BATCH_ITEMS
+) -> None:
     """So many tasks, sent over so many days up to now; the ledger's tables must be there."""
     # Millions of notifications and checks of foreign keys would tell nothing here.
     connection.execute("SET session_replication_role = replica")
@@ -47,7 +49,7 @@ def fill(connection: psycopg.Connection, *, tasks: int, days: int, keeps_history
             "seconds": 86_400 * days,
             "live": LIVE_TASKS,
             "first_of_batch": FIRST_OF_BATCH,
-            "end_of_batch": END_OF_BATCH,
+            "end_of_batch": FIRST_OF_BATCH + batch_items,
             "tasks_of_run": TASKS_OF_RUN,
             "rounds": ROUNDS_OF_LAST,
             "dags": DAGS,

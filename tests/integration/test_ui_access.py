@@ -47,7 +47,7 @@ with warnings.catch_warnings():
     from airflow_horsies.ui import api
     from airflow_horsies.ui.overview_routes import SHARED_SECONDS
 
-pytestmark = pytest.mark.parametrize("release", [MOVED], indirect=True)
+pytestmark = [pytest.mark.parametrize("release", [MOVED], indirect=True), pytest.mark.usefixtures("of_site")]
 
 COLUMNS = (None, STRANGER, FOREIGN_WRITER, "viewer", "writer", "op", "admin")
 OF_DAG = (401, 403, 403, 200, 200, 200, 200)

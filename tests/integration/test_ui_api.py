@@ -18,7 +18,7 @@ from tests.integration.test_attempts import begin_attempt, end_attempt, write_li
 from tests.integration.ui_site import BASE_PATH, INSTANCE, PAGES, Fields, Site, api_path, submit
 
 # What differs between releases is the wire, which has tests of its own.
-pytestmark = pytest.mark.parametrize("release", [MOVED], indirect=True)
+pytestmark = [pytest.mark.parametrize("release", [MOVED], indirect=True), pytest.mark.usefixtures("of_site")]
 
 RUN_IDS = ("a/b", "with space", "läuft 日本", "100%2B", "x/tasks/y/1", "q?a#b&c;d")
 

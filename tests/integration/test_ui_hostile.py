@@ -15,7 +15,7 @@ from tests.integration.releases import MOVED
 from tests.integration.test_attempts import begin_attempt, end_attempt, write_lines, write_progress
 from tests.integration.ui_site import PAGES, Fields, Site, api_path
 
-pytestmark = pytest.mark.parametrize("release", [MOVED], indirect=True)
+pytestmark = [pytest.mark.parametrize("release", [MOVED], indirect=True), pytest.mark.usefixtures("of_site")]
 
 SCRIPT = "</script><script>alert(1)</script><img src=x onerror=alert(1)>"
 # With what Postgres takes as text; JSON also takes NUL and half a surrogate pair.

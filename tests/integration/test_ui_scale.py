@@ -23,7 +23,6 @@ from airflow.sdk import Connection
 
 from airflow_horsies.database import Session
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
-from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.wire.statement import Rows, Script, Statement
 from tests.integration.many_tasks import BATCH, END_OF_BATCH, TASKS_OF_RUN, fill, instance_of_many_rounds, run_ids
 from tests.integration.releases import IN_PLACE, MOVED, keeps_history
@@ -33,6 +32,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from airflow_horsies.ui import instance_routes, overview_routes, run_routes
     from airflow_horsies.ui.instance_routes import Sort
+    from airflow_horsies.ui.page_hook import PageHook
 
 T = TypeVar("T")
 
@@ -108,7 +108,7 @@ class Site:
     conninfo: Mapping[str, Any]
     recorder: Recorder = field(default_factory=Recorder)
 
-    def hook(self, _conn_id: str) -> HorsiesHook:
+    def hook(self, _conn_id: str) -> PageHook:
         info = self.conninfo
         connection = Connection(
             conn_id="horsies_test",
@@ -119,7 +119,7 @@ class Site:
             password=info["password"],
             schema=info["dbname"],
         )
-        hook = HorsiesHook("horsies_test", connection=connection)
+        hook = PageHook("horsies_test", connection=connection)
         hook.__dict__["_session"] = RecordedSession(hook._postgres, self.recorder)
         return hook
 
@@ -242,7 +242,7 @@ def measure(sites: list[Site], patch: pytest.MonkeyPatch) -> Measured:
         for page in PAGES:
             for site, seconds in zip(sites, taken[page.__name__], strict=True):
                 for routes in (instance_routes, run_routes, overview_routes):
-                    patch.setattr(routes, "HorsiesHook", site.hook)
+                    patch.setattr(routes, "PageHook", site.hook)
                 page(site, turn)
                 site.recorder.drain()
                 page(site, turn)

@@ -6,16 +6,19 @@ import http.client
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 import httpx
+import psycopg
 import pytest
 from airflow.models.dag import DagModel
 from airflow.models.dagbundle import DagBundleModel
+from psycopg.types.json import Json
 from sqlalchemy import NullPool, create_engine
 from sqlalchemy.orm import Session
 
@@ -70,6 +73,7 @@ class Site:
     """The api-server and its users; a user of None is nobody."""
 
     def __init__(self, airflow: EmbeddedAirflow, log: Path) -> None:
+        self.base_url = airflow.base_url
         self.origin = airflow.base_url.removesuffix(BASE_PATH)
         self._log = log
         self._client = httpx.Client(base_url=self.origin, timeout=30, trust_env=False)
@@ -189,6 +193,49 @@ def fields(postgres: EmbeddedPostgres) -> Fields:
         }
 
     return fields
+
+
+def add_try(
+    postgres: EmbeddedPostgres,
+    instance: TaskInstanceKey,
+    *,
+    try_number: int,
+    started_at: datetime,
+    rendered: Mapping[str, Any] | None = None,
+) -> None:
+    """What Airflow keeps of a task instance that runs: its newest try, and what that rendered and masked."""
+    key = {**asdict(instance), "try_number": try_number, "started_at": started_at}
+    with psycopg.connect(**postgres.conninfo("airflow_of_ui")) as connection:
+        # Neither the DAG run nor the version of the DAG is looked at.
+        connection.execute("SET session_replication_role = replica")
+        connection.execute(
+            "INSERT INTO task_instance"
+            " (id, dag_id, run_id, task_id, map_index, try_number, max_tries, pool, pool_slots, state, start_date)"
+            " VALUES (gen_random_uuid(), %(dag_id)s, %(run_id)s, %(task_id)s, %(map_index)s, %(try_number)s, 3,"
+            " 'default_pool', 1, 'running', %(started_at)s)",
+            key,
+        )
+        if rendered is not None:
+            connection.execute(
+                "INSERT INTO rendered_task_instance_fields (dag_id, run_id, task_id, map_index, rendered_fields)"
+                " VALUES (%(dag_id)s, %(run_id)s, %(task_id)s, %(map_index)s, %(rendered)s)",
+                {**key, "rendered": Json(rendered)},
+            )
+
+
+@contextmanager
+def submitting_as(base_url: str) -> Iterator[None]:
+    """What is submitted meanwhile is of the Airflow deployment at this address."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AIRFLOW__API__BASE_URL", base_url)
+        yield
+
+
+@pytest.fixture
+def of_site(site: Site) -> Iterator[None]:
+    """The test submits as the deployment whose pages it looks at."""
+    with submitting_as(site.base_url):
+        yield
 
 
 @pytest.fixture

@@ -8,4 +8,5 @@ WHERE
     AND run_id = %(run_id)s
     AND task_id = %(task_id)s
     AND map_index = %(map_index)s
+    AND (%(base_url)s::text = '' OR base_url IN (%(base_url)s::text, ''))
 ORDER BY life, round, position

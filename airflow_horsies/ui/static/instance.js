@@ -326,7 +326,7 @@ function story() {
         start: each.started_at,
         end: each.ended_at ?? (isOver(each.state) ? each.started_at : null),
         className: `try ${each.state ?? ""}`,
-        text: `try ${each.try_number}, ${each.state ?? "no state"}`,
+        text: each.state === "lost" ? `try ${each.try_number}, lost: Airflow keeps no record of it` : `try ${each.try_number}, ${each.state ?? "no state"}`,
       })),
     });
   }
@@ -338,8 +338,13 @@ function story() {
   return [
     h("h2", {}, "Timeline"),
     timeline(rows, { from: Math.min(...data.submissions.map((each) => Date.parse(each.submitted_at)), ...tries.map((each) => Date.parse(each.started_at))) }),
-    legend([["waiting", "waiting"], ["claimed", "claimed"], ["running", "running"], ["completed", "completed"], ["failed", "failed"], ["backing-off", "backing off"], ["cancelled", "cancelled"]]),
+    legend([["waiting", "waiting"], ["claimed", "claimed"], ["running", "running"], ["completed", "completed"], ["failed", "failed"], ["backing-off", "backing off"], ["cancelled", "cancelled"], ...(isAnyLost(tries) ? [["lost", "lost"]] : [])]),
   ];
+}
+
+function isAnyLost(tries) {
+  return tries.some((each) => each.state === "lost")
+    || data.submissions.some((each) => each.segments.some((segment) => segment.outcome === "LOST"));
 }
 
 function isOver(state) {
@@ -544,7 +549,7 @@ const values = {
   panels(found, submission) {
     const isOver = submission.task && !LIVE.has(submission.task.state);
     return [
-      panel("Input", found.kwargs, "horsies does not keep the arguments of a finished task, unless the operator has retain_input=True.", "input"),
+      panel("Input", found.kwargs, "Nobody keeps them any more: horsies drops the arguments of a finished task, unless the operator has retain_input=True, and Airflow keeps those that the newest try rendered.", "input"),
       panel("Result", found.result, isOver ? "It has no result." : "Not yet.", "result"),
       found.error_data ? panel("Error data", found.error_data, "", "error-data") : null,
       found.traceback ? panel("Traceback", found.traceback, "", "traceback") : null,

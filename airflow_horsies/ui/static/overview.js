@@ -350,7 +350,7 @@ function activity() {
                 event.count > 1 ? h("span", { class: "quiet" }, ` × ${number(event.count)}`) : null,
                 event.what === "failed, will be retried" ? h("span", { class: "quiet" }, " will be retried") : null,
                 event.error_code ? h("span", { class: "quiet" }, ` ${event.error_code}`) : null,
-                h("span", { class: "quiet" }, ` · ${event.instance ? event.instance.dag_id : "not sent by Airflow"}`),
+                h("span", { class: "quiet" }, ` · ${event.instance ? event.instance.dag_id : "not sent by a task of Airflow"}`),
               ),
             ),
           ),

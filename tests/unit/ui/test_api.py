@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -20,12 +21,14 @@ from fastapi.routing import APIRoute
 
 from airflow_horsies.exceptions import (
     AccessDenied,
+    DatabaseBusy,
     DatabaseError,
     DatabaseUnreachable,
     InvalidTask,
     SchemaMissing,
     WireError,
 )
+from airflow_horsies.ledger.latest import LatestIds
 from airflow_horsies.links import HorsiesAttemptsLink
 from airflow_horsies.models import (
     AirflowTry,
@@ -99,14 +102,14 @@ class FakeHook:
     error: Exception | None = None
     conn_id: str = ""
     asked: list[TaskInstanceKey] = field(default_factory=list)
+    ordered: list[dict[str, Any]] = field(default_factory=list)
     read: list[tuple[str, LogCursor, int]] = field(default_factory=list)
     lines: Sequence[LogLine] = ()
     cancelled: list[str] = field(default_factory=list)
     closed: int = 0
-    horsies_schema: Any = None
     default_conn_name = "horsies_default"
 
-    def __call__(self, conn_id: str) -> FakeHook:
+    def __call__(self, conn_id: str, *, seconds: float = 0) -> FakeHook:
         self.conn_id = conn_id
         return self
 
@@ -116,17 +119,33 @@ class FakeHook:
     def __exit__(self, *_: object) -> None:
         self.closed += 1
 
-    def submissions_of(self, key: TaskInstanceKey) -> list[Submission]:
+    def latest(self, key: TaskInstanceKey, *, ids: Collection[str] | None = None) -> list[Submission]:
         self.asked.append(key)
         if self.error:
             raise self.error
-        return list(self.submissions)
+        newest = max((each.life for each in self.submissions), default=0)
+        found = {each.position: each for each in self.submissions if each.life == newest}
+        return [found[n] for n in sorted(found) if ids is None or found[n].horsies_task_id in ids]
 
-    def run_script(self, _: Any) -> dict[str, TaskView]:
-        return dict(self.tasks)
+    def latest_ids(self, key: TaskInstanceKey) -> LatestIds:
+        ids = [each.horsies_task_id for each in self.latest(key)]
+        return LatestIds(len(ids), ",".join(ids))
 
-    def get_states(self, ids: list[str]) -> dict[str, TaskState]:
-        return {task.id: task.state for task in self.tasks.values()}
+    def rounds(
+        self, key: TaskInstanceKey, position: int, *, life: int | None = None, round_: int | None = None, limit: int = 1
+    ) -> list[Submission]:
+        found = [each for each in reversed(self.submissions) if each.position == position]
+        return [each for each in found if life in (None, each.life) and round_ in (None, each.round)][:limit]
+
+    def count_states(self, ids: LatestIds) -> Counter[TaskState]:
+        return Counter(self.tasks[each].state for each in ids.array.split(",") if each in self.tasks)
+
+    def order_tasks(self, ids: LatestIds, *, limit: int, offset: int, **asked: Any) -> tuple[int, list[str]]:
+        self.ordered.append(asked)
+        return ids.count, ids.array.split(",")[offset : offset + limit]
+
+    def summaries(self, ids: list[str]) -> dict[str, TaskView]:
+        return self.get_tasks(ids)
 
     def get_tasks(self, ids: list[str]) -> dict[str, TaskView]:
         return {task_id: self.tasks[task_id] for task_id in ids if task_id in self.tasks}
@@ -165,8 +184,7 @@ class Client:
 def hook(monkeypatch: pytest.MonkeyPatch) -> FakeHook:
     fake = FakeHook([submission()], {"1-1-0": view("1-1-0")})
     for module in (instance_routes, overview_routes, run_routes):
-        monkeypatch.setattr(module, "HorsiesHook", fake)
-        monkeypatch.setattr(module, "Wire", lambda schema: schema)
+        monkeypatch.setattr(module, "PageHook", fake)
     monkeypatch.setattr(access, "HorsiesHook", fake)
     tries = [AirflowTry(number=1, state="running", started_at=NOW, ended_at=None)]
     monkeypatch.setattr(instance_routes, "read_tries", lambda session, key: tries)
@@ -264,43 +282,26 @@ def test_one_hook_of_the_configured_connection_is_used_and_closed(
     assert (hook.conn_id, hook.closed) == ("horsies_reports", 2)
 
 
-def test_rounds_begin_with_the_newest_and_counts_cover_every_position(client: Client, hook: FakeHook) -> None:
-    hook.submissions = [*(submission(n) for n in range(100)), submission(7, round_=2), submission(0, life=2)]
+def test_rounds_begin_with_the_newest_and_counts_cover_what_was_submitted_last(client: Client, hook: FakeHook) -> None:
+    hook.submissions = [submission(0), *(submission(n, life=2) for n in range(100)), submission(7, life=2, round_=2)]
     states = {each.horsies_task_id: TaskState.COMPLETED for each in hook.submissions}
-    states |= {"1-1-7": TaskState.FAILED, "2-1-0": TaskState.RUNNING}
-    hook.tasks = {task_id: view(task_id, state) for task_id, state in states.items() if task_id != "1-1-99"}
+    states |= {"2-1-7": TaskState.FAILED, "2-1-0": TaskState.RUNNING, "1-1-0": TaskState.FAILED}
+    hook.tasks = {task_id: view(task_id, state) for task_id, state in states.items() if task_id != "2-1-99"}
     shown = client.get(URL).json()
     assert shown["counts"] == {"RUNNING": 1, "COMPLETED": 98}
     assert (shown["positions"], shown["past_retention"]) == (100, 1)
     assert [each["horsies_task_id"] for each in shown["submissions"]] == ["2-1-0", "1-1-0"]
     item = client.get(URL, params={"position": 7}).json()
-    assert [each["horsies_task_id"] for each in item["submissions"]] == ["1-2-7", "1-1-7"]
+    assert [each["horsies_task_id"] for each in item["submissions"]] == ["2-2-7", "2-1-7"]
     assert client.get(URL, params={"position": 100}).status_code == 404
 
 
-def test_items_of_a_batch_are_sorted_filtered_and_paged(client: Client, hook: FakeHook) -> None:
+def test_the_database_sorts_filters_and_pages_the_items_of_a_batch(client: Client, hook: FakeHook) -> None:
     hook.submissions = [submission(n) for n in range(10)]
-    hook.tasks = {
-        f"1-1-{n}": view(
-            f"1-1-{n}",
-            TaskState.FAILED if n == 4 else TaskState.COMPLETED,
-            started_at=NOW,
-            finished_at=NOW + timedelta(seconds=10 - n),
-            error_code="BAD_DAY" if n == 4 else None,
-        )
-        for n in range(9)
-    }
-
-    def positions(**asked: Any) -> list[int]:
-        return [each["position"] for each in client.get(f"{URL}/items", params=asked).json()["items"]]
-
-    assert positions(limit=3) == [0, 1, 2]
-    assert positions(limit=3, offset=8) == [8, 9]
-    assert positions(sort="duration", limit=2) == [8, 7]
-    assert positions(sort="duration", descending=True) == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
-    assert positions(sort="error_code")[0] == 4
-    assert positions(state="FAILED") == [4]
-    assert client.get(f"{URL}/items", params={"state": "FAILED"}).json()["total"] == 1
+    asked = {"sort": "duration", "descending": True, "state": "FAILED", "limit": 3, "offset": 8}
+    answer = client.get(f"{URL}/items", params=asked).json()
+    assert hook.ordered == [{"sort": "duration", "descending": True, "state": TaskState.FAILED}]
+    assert (answer["total"], [each["position"] for each in answer["items"]]) == (10, [8, 9])
 
 
 @pytest.mark.parametrize(
@@ -535,15 +536,14 @@ def test_nothing_submitted_is_told_as_such(client: Client, hook: FakeHook) -> No
     assert answer.json()["submissions"] == []
     assert [each["state"] for each in answer.json()["tries"]] == ["running"]
     for path in ("/items", "/values", "/log.txt"):
-        missing = client.get(f"{URL}{path}")
-        assert missing.status_code == 404
-        assert missing.json()["detail"] == "This task instance has submitted nothing to horsies."
+        assert client.get(f"{URL}{path}").status_code == 404
 
 
 @pytest.mark.parametrize(
     "error, detail",
     [
         (DatabaseUnreachable("database x at db.internal"), "cannot be reached"),
+        (DatabaseBusy("time-out at db.internal"), "did not answer in time"),
         (AccessDenied("refused at db.internal"), "refuses"),
         (SchemaMissing("none at db.internal"), "does not hold horsies tables"),
         (DatabaseError("odd at db.internal"), "could not be read"),

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+import json
 import warnings
 from typing import Any
 
@@ -53,6 +54,17 @@ def test_a_page_may_run_its_own_inline_script_and_no_other(cut: int) -> None:
 def test_what_is_no_page_goes_through_as_it_comes() -> None:
     messages = [start(b"text/event-stream"), body(b"data: 1\n\n", more=True), body(b"")]
     assert sent_through(*messages) == messages
+
+
+def test_secrets_in_what_is_told_of_tasks_are_masked() -> None:
+    told = b'{"kwargs": "{\\"uri\\": \\"x://etl:hunter2@db\\"}", "password": "hunter2", "rows": [1, null]}'
+    begun, content = sent_through(start(b"application/json"), body(told[:9], more=True), body(told[9:]))
+    assert json.loads(content["body"]) == {
+        "kwargs": '{"uri": "x://etl:***@db"}',
+        "password": "***",
+        "rows": [1, None],
+    }
+    assert dict(begun["headers"])[b"content-length"] == str(len(content["body"])).encode()
 
 
 def test_the_other_app_is_told_where_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from airflow_horsies.models import Attempt, AttemptRecord, Submission, TaskInstanceKey, TaskState, TaskView
-from airflow_horsies.ui.timeline import Segment, merge_attempts, segments
+from airflow_horsies.ui.airflow_side import MAX_TRIES, AirflowTry
+from airflow_horsies.ui.timeline import Segment, lost_tries, merge_attempts, segments
 
 START = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -127,3 +129,40 @@ def test_metrics_of_the_worker_join_the_attempt_horsies_recorded() -> None:
 def test_of_a_task_past_its_retention_the_workers_words_remain() -> None:
     (merged,) = merge_attempts(None, [record(1, 1, 2, outcome="COMPLETED")])
     assert (merged.outcome, merged.finished_at) == ("COMPLETED", at(2))
+
+
+def airflow_try(number: int, started: float | None) -> AirflowTry:
+    return AirflowTry(
+        number=number, state="success", started_at=None if started is None else at(started), ended_at=None
+    )
+
+
+def sent_by(*tries: tuple[int, float]) -> list[Submission]:
+    return [replace(SUBMISSION, try_number=number, submitted_at=at(seconds)) for number, seconds in tries]
+
+
+@pytest.mark.parametrize(
+    ("tries", "submissions", "lost"),
+    [
+        ([airflow_try(2, 50)], sent_by((1, 3), (2, 51)), [(1, 3, 50)]),
+        ([airflow_try(2, 50)], sent_by((1, 3)), [(1, 3, 50)]),
+        ([airflow_try(4, 90)], sent_by((3, 60), (1, 3), (1, 2)), [(1, 2, 90), (3, 60, 90)]),
+        ([airflow_try(1, 0), airflow_try(2, 50)], sent_by((1, 3), (2, 51)), []),
+        # The next try has not begun, or the run was deleted and made again, or Airflow has no task instance any more.
+        ([airflow_try(1, 0)], sent_by((1, 3), (2, 51)), []),
+        ([airflow_try(2, None)], sent_by((1, 3)), []),
+        ([airflow_try(2, 0)], sent_by((1, 3)), []),
+        ([], sent_by((1, 3)), []),
+        ([airflow_try(n + 2, 100 + n) for n in range(MAX_TRIES)], sent_by((1, 3)), []),
+    ],
+)
+def test_tries_that_airflow_lost_are_known_from_what_they_submitted(
+    tries: list[AirflowTry], submissions: list[Submission], lost: list[tuple[int, float, float]]
+) -> None:
+    found = lost_tries(tries, submissions)
+    assert {each.state for each in found} <= {"lost"}
+    assert [
+        (each.number, _seconds(each.started_at), _seconds(each.ended_at))
+        for each in found
+        if each.started_at and each.ended_at
+    ] == lost

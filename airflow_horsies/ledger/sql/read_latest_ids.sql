@@ -1,0 +1,12 @@
+-- The ids of what a task instance of this deployment submitted last, by position. One value, which is handed on as it
+-- is: a batch may have very many.
+SELECT count(*) AS count, coalesce(array_agg(horsies_task_id ORDER BY position), '{}')::text AS ids
+FROM airflow_horsies.known_submissions
+WHERE
+    namespace = %(namespace)s
+    AND (%(base_url)s::text = '' OR base_url IN (%(base_url)s::text, ''))
+    AND dag_id = %(dag_id)s
+    AND run_id = %(run_id)s
+    AND task_id = %(task_id)s
+    AND map_index = %(map_index)s
+    AND is_latest

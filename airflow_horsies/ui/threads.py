@@ -1,0 +1,63 @@
+"""Threads for the routes that read the horsies database: Airflow's own routes never wait for one of these."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from functools import partial, wraps
+from typing import Any, TypeVar
+
+from fastapi.routing import APIRoute
+
+from airflow_horsies.exceptions import DatabaseBusy
+
+THREADS = 8
+# A request that waits longer for a thread is answered without one.
+MOST_WAIT_SECONDS = 5.0
+
+T = TypeVar("T")
+_threads = ThreadPoolExecutor(THREADS, thread_name_prefix="airflow-horsies-pages")
+
+
+class OwnThreadRoute(APIRoute):
+    """A route whose function runs in one of these threads."""
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        super().__init__(path, in_own_thread(endpoint), **options)
+
+
+def in_own_thread(endpoint: Callable[..., Any]) -> Callable[..., Any]:
+    # A router that is included makes its routes anew, from functions that were taken care of.
+    if inspect.iscoroutinefunction(endpoint):
+        return endpoint
+
+    @wraps(endpoint)
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        return await run_in_thread(partial(endpoint, *args, **kwargs))
+
+    # Older releases of FastAPI look the names of annotations up in the wrong module.
+    call.__signature__ = inspect.signature(endpoint, eval_str=True)  # type: ignore[attr-defined]
+    return call
+
+
+async def run_in_thread(call: Callable[[], T]) -> T:
+    """DatabaseBusy where no thread becomes free in time."""
+    running = _threads.submit(copy_context().run, call)
+    outcome = asyncio.wrap_future(running)
+    try:
+        await asyncio.wait([outcome], timeout=MOST_WAIT_SECONDS)
+        if running.cancel():
+            raise DatabaseBusy("all threads of the horsies pages wait for the horsies database")
+        return await outcome
+    finally:
+        # Whoever asked may have gone.
+        running.cancel()
+
+
+async def iterate_in_threads(pieces: Iterator[T]) -> AsyncIterator[T]:
+    end = object()
+    while (piece := await run_in_thread(partial(next, pieces, end))) is not end:
+        yield piece
