@@ -119,7 +119,9 @@ class AsyncHook(ConnectedHook):
             return []
         if version < submissions.SINCE:
             yield from self._make_ledger()
-        return (yield from submissions.read_submissions(self.namespace, self.base_url, task_instance))
+        # A hook that was given its namespace is for work under way, whose deployment may have moved since.
+        base_url = self.base_url if self._given_namespace is None else ""
+        return (yield from submissions.read_submissions(self.namespace, base_url, task_instance))
 
 
 def canonical_ids(task_ids: Iterable[str]) -> list[str]:

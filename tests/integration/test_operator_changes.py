@@ -96,6 +96,17 @@ def test_the_namespace_of_the_connection_may_change_while_a_batch_waits(
     assert batch().execute_complete(context(), event) == [1, 1, 1]
 
 
+def test_the_address_of_the_deployment_may_change_while_a_batch_waits(
+    hook: HorsiesHook, release: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trigger = defer(batch())
+    for task_id in ids_of(hook):
+        end_task(hook, task_id, TaskState.COMPLETED, release)
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", "http://moved.test")
+    event = run(event_of(trigger))
+    assert batch().execute_complete(context(), event) == [1, 1, 1]
+
+
 def test_a_connection_that_leads_elsewhere_is_an_error_and_no_success(
     hook: HorsiesHook,
     postgres: EmbeddedPostgres,
