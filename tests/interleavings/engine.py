@@ -226,7 +226,11 @@ class Stepper:
                 thread.start()
                 self._settle(gate)
             while options := self._options():
-                choice = choose(options)
+                try:
+                    choice = choose(options)
+                except Diverged as error:
+                    ended = {gate.name: gate.outcome for gate in self._gates}
+                    raise Diverged(f"{error} after {self.order.trace}; ended are {ended}") from None
                 self.order.options.append(options)
                 self.order.choices.append(choice)
                 self._take(choice)
@@ -336,11 +340,11 @@ def prefer(name: str) -> Choose:
     return lambda options: name if name in options else options[0]
 
 
-def explore(run: Callable[[Choose], Order]) -> Iterator[Order]:
-    """All orders, depth first; each is run from the start."""
+def explore(run: Callable[[Sequence[str]], Order]) -> Iterator[Order]:
+    """All orders, depth first; each is run from the start, by the choices it begins with."""
     prefix: list[str] | None = []
     while prefix is not None:
-        order = run(follow(prefix))
+        order = run(prefix)
         yield order
         prefix = order.next_prefix()
 

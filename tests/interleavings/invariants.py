@@ -36,9 +36,10 @@ def digest(ended: Ended) -> Any:
 
 
 def _kept(row: Mapping[str, Any], found: Found) -> dict[str, Any]:
-    """Whether a task that has ended is still wanted means nothing."""
-    ended = row["horsies_task_id"] not in found.live
-    return {column: value for column, value in row.items() if not (ended and column == "is_released")}
+    """A row as readers take it: whether a task that has ended is still wanted means nothing."""
+    place = row["position"] if row["place"] is None else row["place"]
+    wanted = {"is_released": row["is_released"]} if row["horsies_task_id"] in found.live else {}
+    return {**{column: row[column] for column in row if column != "is_released"}, "place": place, **wanted}
 
 
 def _refused(pair: Pair, ended: Ended) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_horsies import database
-from airflow_horsies.ledger import cancelling, schema, submitting
+from airflow_horsies.ledger import cancelling, submitting
 from airflow_horsies.wire.statement import sql_text
 from tests.integration.releases import IN_PLACE, MOVED
 from tests.interleavings.pairs import PAIRS, Pair
@@ -84,12 +84,6 @@ def test_letting_go_of_a_shared_task_without_its_lock_is_noticed(
     monkeypatch.setattr(cancelling, "sql_text", _without("lock_shared_tasks"))
     told = _first_violation(stage_of(MOVED), "shared key: release and release")
     assert "the task is RUNNING though somebody wished it cancelled" in told
-
-
-def test_migrating_without_its_lock_is_noticed(stage_of: StageOf, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schema, "sql_text", _without("lock_migrations"))
-    told = _first_violation(stage_of(MOVED), "migrate and submit")
-    assert "already exists" in told
 
 
 def test_matching_the_items_of_a_batch_by_their_position_is_noticed(
