@@ -26,6 +26,8 @@ KEY = "one-of-a-kind"
 VERSION_READ = frozenset({"read_version"})
 # Only one prunes at a time, and nobody else takes that lock.
 PRUNING_BEGUN = frozenset({"limit_pruning", "lock_pruning"})
+# Who finds no task where one was looks at the schema and does all of it once more.
+LOOKED_AGAIN = frozenset({"probe_schema", "lock_task_instance", "moved/find_commands", "in_place/find_commands"})
 MADE_LONG_AGO = "UPDATE airflow_horsies.submissions SET submitted_at = now() - interval '30 days'"
 PAST_GOOD_UNTIL = "UPDATE horsies_tasks SET good_until = now() - interval '1 minute'"
 PAST_RETENTION = "DELETE FROM horsies_tasks"
@@ -561,7 +563,8 @@ PAIRS = (
     ),
     Pair(
         name="prune and retry",
-        joined=PRUNING_BEGUN,
+        is_long=True,
+        joined=PRUNING_BEGUN | LOOKED_AGAIN,
         given=past_retention,
         a=pruning,
         b=submitting("x", try_number=2),

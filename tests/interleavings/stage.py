@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.ledger.schema import migrations
 from airflow_horsies.models import TaskSpec, TaskState
 from airflow_horsies.wire.encoding import encode_task
+from airflow_horsies.wire.schema import Schema
 from tests.integration.conftest import make_worker
 from tests.integration.releases import keeps_history
 from tests.interleavings.engine import Gate, SteppedConnection
@@ -84,8 +86,9 @@ class SteppedDatabase(Database):
 class Actor:
     """One of the two writers: a hook, or a worker of horsies, whose connection stops before each step."""
 
-    def __init__(self, name: str, hook: PlacedHook, release: str) -> None:
+    def __init__(self, name: str, hook: PlacedHook, release: str, schema: Schema) -> None:
         self.gate = Gate(name, label_of)
+        self.schema = schema
         self.hook = hook
         self._release = release
         self._worker: SteppedConnection | None = None
@@ -96,6 +99,8 @@ class Actor:
     def begin(self, *, knows_ledger: bool, joined: frozenset[str]) -> None:
         """As a process that has just begun, or one that has looked at the ledger before."""
         self.gate.joined = joined
+        known = self.hook._known_schema
+        known._schema, known._found_at = self.schema, math.inf
         self.hook._ledger_is_current = knows_ledger
         self.hook.address = ADDRESS
 
@@ -156,9 +161,8 @@ class Stage:
         self.watcher.execute("SET session_replication_role = replica")
         self.watcher.execute("CREATE SCHEMA IF NOT EXISTS kept")
         self.plain = self._make_hook()
-        self.actors = {name: Actor(name, self._make_hook(), self.release) for name in NAMES}
-        for actor in self.actors.values():
-            actor.hook.__dict__["horsies_schema"] = self.plain.horsies_schema
+        schema = self.plain.horsies_schema
+        self.actors = {name: Actor(name, self._make_hook(), self.release, schema) for name in NAMES}
         self._reset: sql.Composable = RESET
 
     def spec(self, work: str, **fields: Any) -> TaskSpec:
