@@ -7,6 +7,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn
 
+from airflow.exceptions import AirflowRescheduleException
 from airflow.providers.common.compat.sdk import (
     AirflowFailException,
     AirflowSensorTimeout,
@@ -14,7 +15,6 @@ from airflow.providers.common.compat.sdk import (
     BaseSensorOperator,
     conf,
 )
-from airflow.sdk.exceptions import AirflowRescheduleException
 
 from airflow_horsies.airflow_instance import read_state
 from airflow_horsies.exceptions import HorsiesError, InvalidTask, TaskNotFound

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.exceptions import AirflowRescheduleException
 from airflow.providers.common.compat.sdk import (
     AirflowFailException,
     AirflowSensorTimeout,
@@ -13,7 +14,6 @@ from airflow.providers.common.compat.sdk import (
     TaskDeferred,
 )
 from airflow.sdk import DAG, task
-from airflow.sdk.exceptions import AirflowRescheduleException
 from airflow.serialization import serialized_objects
 
 from airflow_horsies import holding, sensors

@@ -5,7 +5,7 @@ import json
 import logging
 import time
 from collections.abc import AsyncIterator, Collection
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pkgutil import resolve_name
 from types import SimpleNamespace
@@ -189,8 +189,9 @@ class FakeHook:
 
 def run(trigger: HorsiesTrigger, hook: FakeHook) -> dict[str, Any]:
     async def first_event() -> Any:
-        async for event in trigger.run():
-            return event.payload
+        # Closed, as Airflow has it come to its end: what is left open is cancelled with the loop.
+        async with aclosing(trigger.run()) as events:
+            return (await anext(events)).payload
 
     trigger._hook = lambda: hook  # type: ignore[method-assign,assignment,return-value]
     trigger._log = logging.getLogger("the trigger")
