@@ -39,7 +39,12 @@ SHORTEST, LONGEST, INLINE_WAIT = 0.2, 8.0, 5.0
 # Of the tasks of each kind, those that are expected to defer.
 SHARES = {"default": (LONGEST - INLINE_WAIT) / (LONGEST - SHORTEST), "at_once": 0.9}
 ENDED = ("success", "failed")
-SETTINGS = {"AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False", "AIRFLOW__CORE__PARALLELISM": "8"}
+SETTINGS = {
+    "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+    "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "120",
+    "AIRFLOW__CORE__PARALLELISM": "8",
+    "AIRFLOW__CORE__PLUGINS_FOLDER": str(HERE / "plugins"),
+}
 WORKER_APP = "napping_tasks:app"
 MORE_WORKERS = 3
 LINE_SECONDS = 20.0
