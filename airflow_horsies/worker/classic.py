@@ -83,6 +83,7 @@ class ClassicSpark:
         if not self._is_alive():
             self.restart()
             return
+        self._restore_python()
         # Job group, tags and whatever else the task has set for its thread.
         self._context.setLocalProperties(self._no_properties.clone())
         self._tidied = self._thread.submit(_tidy, self._root, session, self._surroundings)
@@ -102,6 +103,7 @@ class ClassicSpark:
                 jvm.stop()
             else:
                 jvm.kill()
+        self._restore_python()
         _forget()
         self._root = self._session = self._ready = self._tidied = self._asked = self._status = None
 
@@ -231,6 +233,11 @@ class ClassicSpark:
         SparkSession._activeSession = session
         self._sessions.setActiveSession(session._jsparkSession)
         self._sessions.setDefaultSession(session._jsparkSession)
+
+    def _restore_python(self) -> None:
+        """At once, and not with the JVM: one that is replaced leaves this process as it is."""
+        if self._surroundings is not None:
+            self._surroundings.restore_python()
 
     def _is_alive(self) -> bool:
         """A JVM that runs, with a SparkContext nobody has stopped."""

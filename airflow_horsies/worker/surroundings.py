@@ -32,14 +32,13 @@ class Surroundings:
         self._path = list(sys.path)
 
     def restore(self) -> None:
-        """Put everything back as it was."""
+        """Put what is in the JVM back as it was."""
         self._jvm.java.lang.System.setProperties(self._properties.clone())
         self._restore_hadoop()
         for files, before in self._added:
             # Jobs of later tasks would have them fetched, and fail where they have been deleted since.
             files.clear()
             files.addAll(before)
-        self._restore_python()
 
     def _restore_hadoop(self) -> None:
         has_other_file_systems = not self._hadoop.getPropsWithPrefix(FILE_SYSTEM_PREFIX).equals(self._file_systems)
@@ -49,8 +48,8 @@ class Surroundings:
             # One that was opened with the credentials of a task is kept open, and used by the next one.
             self._jvm.org.apache.hadoop.fs.FileSystem.closeAll()
 
-    def _restore_python(self) -> None:
-        """Modules that were imported stay, as everything in a Python process does."""
+    def restore_python(self) -> None:
+        """Without a word to the JVM, which may be gone. Modules that were imported stay."""
         if self._context._python_includes != self._python_includes:
             added = set(self._context._python_includes) - set(self._python_includes)
             self._context._python_includes[:] = self._python_includes
