@@ -17,7 +17,7 @@ import pytest
 
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.hook import HorsiesHook
-from airflow_horsies.models import TaskInstanceKey, TaskSpec, TaskState
+from airflow_horsies.models import AirflowTry, TaskInstanceKey, TaskSpec, TaskState
 from tests.integration.conftest import MakeHook
 from tests.integration.releases import MOVED
 from tests.integration.test_attempts import begin_attempt, end_attempt, write_lines, write_progress
@@ -42,7 +42,7 @@ def instance() -> TaskInstanceKey:
 
 def send(hook: HorsiesHook, instance: TaskInstanceKey, try_number: int = 1, **kwargs: Any) -> str:
     spec = TaskSpec(task_name="add", kwargs=kwargs)
-    return hook.submit(spec, instance, life=1, try_number=try_number).task_id
+    return hook.submit(spec, instance, AirflowTry(try_number=try_number)).task_id
 
 
 def now() -> datetime:
@@ -144,11 +144,12 @@ def test_what_another_deployment_submitted_is_neither_shown_nor_cancelled(
 def test_sensors_leave_what_another_deployment_submitted_alone(hook: HorsiesHook, instance: TaskInstanceKey) -> None:
     with submitting_as("http://another.test"):
         (task_id,) = submit(hook, instance)
-        asked = {"base_url": hook.base_url}
-        assert [each.horsies_task_id for each in hook.submissions_of(instance, **asked)] == [task_id]
-    asked = {"base_url": hook.base_url}
-    assert hook.submissions_of(instance, **asked) == []
-    assert asyncio.run(hook.submissions_of_async(instance, **asked)) == []
+        assert [each.horsies_task_id for each in hook.submissions_of(instance)] == [task_id]
+    assert hook.submissions_of(instance) == []
+    assert asyncio.run(hook.submissions_of_async(instance)) == []
+    # A component without an address of its own has the namespace to go by.
+    with submitting_as(""):
+        assert [each.horsies_task_id for each in hook.submissions_of(instance)] == [task_id]
 
 
 def test_tasks_without_a_record_are_shown_to_readers_of_the_connection_only(connected: Site, hook: HorsiesHook) -> None:
@@ -165,11 +166,11 @@ def test_a_batch_that_shrank_after_a_clear_is_shown_as_it_is_now(
     hook = make_hook(served_database)
     site.connect(fields(served_database))
     failing = [TaskSpec(task_name="blow_up", kwargs={"text": f"no {n}"}) for n in range(4)]
-    ids = [sent.task_id for sent in hook.submit_many(failing, instance, life=1, try_number=1)]
+    ids = [sent.task_id for sent in hook.submit_many(failing, instance, AirflowTry(try_number=1))]
     hook.wait(ids, timeout_seconds=60)
     assert [each["items"] for each in failures_of(site, instance)] == [4]
     good = [TaskSpec(task_name="add", kwargs={"a": n, "b": 1}) for n in range(2)]
-    ids = [sent.task_id for sent in hook.submit_many(good, instance, life=2, try_number=2)]
+    ids = [sent.task_id for sent in hook.submit_many(good, instance, AirflowTry(clear_number=1, try_number=2))]
     hook.wait(ids, timeout_seconds=60)
     shown = site.ask(api_path(instance)).json()
     assert (shown["positions"], shown["counts"]) == (2, {"COMPLETED": 2})
@@ -202,7 +203,7 @@ def test_the_database_sorts_items_as_a_person_would(
     specs = [TaskSpec(task_name=name, kwargs=kwargs) for name, kwargs in zip(names, given, strict=True)]
     # One that waits for a worker knows nothing of most columns.
     specs += [TaskSpec(task_name="add", kwargs={"a": 1, "b": 1}, delay=timedelta(hours=1))] * 2
-    ids = [sent.task_id for sent in hook.submit_many(specs, instance, life=1, try_number=1)]
+    ids = [sent.task_id for sent in hook.submit_many(specs, instance, AirflowTry(try_number=1))]
     hook.wait(ids[:5], timeout_seconds=60)
     items = site.ask(api_path(instance, "/items")).json()["items"]
     for descending in (False, True):

@@ -34,7 +34,9 @@ SUBMISSION_ROW = {
 
 def test_submissions_are_read_by_instance_and_by_task() -> None:
     instance = TaskInstanceKey(dag_id="d", run_id="r", task_id="t", map_index=3)
-    (of_instance,) = drive(submissions.read_submissions("n", "http://airflow", instance), {"read_submissions": [SUBMISSION_ROW]}).outcome
+    (of_instance,) = drive(
+        submissions.read_submissions("n", "http://airflow.test", instance), {"read_submissions": [SUBMISSION_ROW]}
+    ).outcome
     (of_task,) = drive(
         submissions.read_submissions_of_task(str(uuid.UUID(int=1))), {"read_submissions_of_task": [SUBMISSION_ROW]}
     ).outcome
