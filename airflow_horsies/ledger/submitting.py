@@ -197,6 +197,11 @@ def _goes_on(submitter: Submitter, newest: Rows) -> bool:
     last = max(newest, key=lambda row: int(row["try_number"]))
     match _compare(submitter.tried, last):
         case _Life.SAME:
+            if submitter.tried.try_number < last["try_number"]:
+                raise StaleSubmission(
+                    f"{submitter.task_instance} was taken for dead in try {submitter.tried.try_number}, and try "
+                    f"{last['try_number']} has submitted {last['horsies_task_id']}; this try submits nothing"
+                )
             return True
         case _Life.NEWER:
             return False

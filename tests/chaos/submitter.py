@@ -269,6 +269,8 @@ def main() -> None:
     faulthandler.register(signal.SIGUSR1)
     task_runner.SUPERVISOR_COMMS = PlayedSupervisor(folder)  # type: ignore[assignment]
     broken.apply(os.environ.get("CHAOS_BREAK"))
+    # Loads what children would have to load, each for itself.
+    HorsiesHook.get_connection("direct")
     points.names()
     points.watch()
     with Client(sys.argv[1], "AF_UNIX") as channel:

@@ -123,6 +123,14 @@ def test_a_process_that_was_left_behind_submits_nothing(hook: HorsiesHook, earli
     assert rows(hook, "SELECT count(*) FROM horsies_tasks") == [(1,)]
 
 
+def test_a_try_that_was_taken_for_dead_does_not_undo_what_the_next_one_asked_for(hook: HorsiesHook) -> None:
+    hook.submit(spec(1), INSTANCE, tried(1))
+    edited = hook.submit(spec(2), INSTANCE, tried(2))
+    with pytest.raises(StaleSubmission, match="try 2 has submitted"):
+        hook.submit(spec(1), INSTANCE, tried(1))
+    assert state_of(hook, edited.task_id) is TaskState.PENDING
+
+
 def test_a_cleared_run_that_is_deleted_and_made_again_sends_again(hook: HorsiesHook) -> None:
     hook.submit(spec(1), INSTANCE, tried())
     cleared = hook.submit(spec(1), INSTANCE, tried(2, clear_number=1))
