@@ -26,6 +26,16 @@ KEY = "one-of-a-kind"
 VERSION_READ = frozenset({"read_version"})
 # Only one prunes at a time, and nobody else takes that lock.
 PRUNING_BEGUN = frozenset({"limit_pruning", "lock_pruning"})
+# What a submitter reads of its own task instance while it holds its lock, and what follows from the step before.
+OWN_READS = VERSION_READ | {
+    "read_newest_life",
+    "moved/find_commands",
+    "in_place/find_commands",
+    "find_cancel_requests",
+    "record_signal",
+}
+# What is read of shared tasks while their lock is held: both writers take that one.
+SHARED_READS = OWN_READS | {"moved/read_states", "find_wanted_by_others"}
 # Who finds no task where one was looks at the schema and does all of it once more.
 LOOKED_AGAIN = frozenset({"probe_schema", "lock_task_instance", "moved/find_commands", "in_place/find_commands"})
 MADE_LONG_AGO = "UPDATE airflow_horsies.submissions SET submitted_at = now() - interval '30 days'"
@@ -428,7 +438,7 @@ PAIRS = (
         is_long=True,
         check=all_of(reattached_or_next_round, is_cancelled),
         may_cancel=given_ids,
-        joined=VERSION_READ,
+        joined=OWN_READS,
     ),
     Pair(
         name="cancel and fail",
@@ -486,15 +496,17 @@ PAIRS = (
         b=failing,
         check=new_life_is_live,
         may_cancel=given_ids,
+        joined=OWN_READS,
     ),
     Pair(
         name="clear and cancel",
-        joined=VERSION_READ,
+        is_long=True,
         given=running("x"),
         a=submitting("x", clears=1),
         b=cancelling,
         check=new_life_is_live,
         may_cancel=given_ids,
+        joined=OWN_READS,
     ),
     Pair(
         name="retry and complete",
@@ -590,14 +602,13 @@ PAIRS = (
     ),
     Pair(
         name="shared key and cancel",
-        is_long=True,
         releases=(MOVED,),
         given=running("x", key=KEY),
         a=submitting("x", instance=OTHER, key=KEY),
         b=cancelling,
         check=is_cancelled,
         may_cancel=given_ids,
-        joined=VERSION_READ,
+        joined=OWN_READS,
     ),
     Pair(
         name="shared key and release",
@@ -608,7 +619,7 @@ PAIRS = (
         b=releasing,
         check=sharer_is_served,
         may_cancel=given_ids,
-        joined=VERSION_READ,
+        joined=SHARED_READS,
     ),
     Pair(
         name="shared key: release and release",
@@ -618,7 +629,7 @@ PAIRS = (
         b=releasing_by_other,
         check=is_cancelled,
         may_cancel=given_ids,
-        joined=VERSION_READ,
+        joined=OWN_READS,
     ),
     Pair(
         name="shared key and complete",
@@ -627,6 +638,7 @@ PAIRS = (
         a=submitting("x", instance=OTHER, key=KEY),
         b=completing,
         check=one_task_for_both,
+        joined=OWN_READS,
     ),
     Pair(
         name="shared key and clear",
@@ -637,14 +649,15 @@ PAIRS = (
         b=submitting("x", clears=1, key=KEY),
         check=sharer_is_served,
         may_cancel=given_ids,
+        joined=SHARED_READS,
     ),
     Pair(
         name="shared key: submit and submit",
-        is_long=True,
         releases=(MOVED,),
         a=submitting("x", key=KEY),
         b=submitting("x", instance=OTHER, key=KEY),
         check=all_of(one_live_task_of_each("x"), both_got_the_same, one_task_for_both),
+        joined=OWN_READS,
     ),
     Pair(
         name="migrate and migrate",
