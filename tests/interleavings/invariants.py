@@ -70,7 +70,7 @@ def _tasks(pair: Pair, ended: Ended) -> Iterator[str]:
     for (key, work), count in Counter(
         (_instance(row), found.tasks[row["horsies_task_id"]].work)
         for row in {(row["horsies_task_id"], _instance(row)): row for row in found.submissions}.values()
-        if row["horsies_task_id"] in found.live
+        if row["horsies_task_id"] in found.live and not row["is_released"]
     ).items():
         if count > 1:
             yield f"{count} live tasks of {work} belong to {key}"
