@@ -304,16 +304,14 @@ def test_user_who_may_only_read_is_told_which_grant_is_missing(
     assert limited.submissions_of(INSTANCE) == []
     with pytest.raises(AccessDenied, match="permission denied for table horsies_tasks"):
         limited.enqueue(TaskSpec(task_name="add"))
-    for write in (
-        lambda: limited.submit(TaskSpec(task_name="add"), INSTANCE, AirflowTry(try_number=1)),
-        lambda: limited.cancel(task_id),
-    ):
-        with pytest.raises(AccessDenied) as caught:
-            write()
-        told = str(caught.value)
-        assert "airflow horsies db migrate" in told
-        assert f'GRANT CREATE ON DATABASE "{database}" TO "{reader["login"]}";' in told
-        assert PASSWORD not in told
+    with pytest.raises(AccessDenied, match="permission denied"):
+        limited.cancel(task_id)
+    with pytest.raises(AccessDenied) as caught:
+        limited.submit(TaskSpec(task_name="add"), INSTANCE, AirflowTry(try_number=1))
+    told = str(caught.value)
+    assert "airflow horsies db migrate" in told
+    assert f'GRANT CREATE ON DATABASE "{database}" TO "{reader["login"]}";' in told
+    assert PASSWORD not in told
     assert hook.get_task(task_id).state is TaskState.PENDING
 
 

@@ -256,11 +256,8 @@ def test_event_of_a_task_that_outlasted_the_hold_comes_at_once(monkeypatch: pyte
 def test_kill_reaches_a_trigger_that_holds_its_event(monkeypatch: pytest.MonkeyPatch, reaches_triggers: bool) -> None:
     monkeypatch.setattr(triggers, "KILL_REACHES_TRIGGERS", reaches_triggers)
     hook = FakeHook({ID: TaskState.COMPLETED})
-    trigger = deferred_now(HorsiesTrigger(task_ids=[ID]))
+    trigger = deferred_now(HorsiesTrigger(task_ids=[ID], task_instance=INSTANCE))
     fired: list[Any] = []
-
-    async def was_killed() -> bool:
-        return True
 
     async def triggerer() -> None:
         async for event in trigger.run():
@@ -276,7 +273,7 @@ def test_kill_reaches_a_trigger_that_holds_its_event(monkeypatch: pytest.MonkeyP
             await trigger.on_kill()
 
     monkeypatch.setattr(trigger, "_hook", lambda: hook)
-    monkeypatch.setattr(trigger, "_was_killed", was_killed)
+    monkeypatch.setattr(triggers, "read_state_async", answering("failed"))
     begun = time.monotonic()
     asyncio.run(drive())
     assert time.monotonic() - begun < 5
