@@ -125,33 +125,45 @@ TRIALS: Mapping[str, Trial] = {
         ("worker drained", "triggerer asleep, another took over"), ("nothing is cancelled without a wish",)
     ),
     "event-without-identity": Trial(("namespace moved",), ("no success over work that did not complete",)),
-    "no-lock": Trial(
-        ("submitter taken for dead", "arguments edited", "clear", "clear, its worker dead"),
-        ("one row", "one life", "nothing unwanted goes on", "an edit does not", "nothing is cancelled", "everything"),
-        count=200,
-    ),
+}
+# What the trials rarely meet, as derived ids and keys of tables stand behind the lock: all orders of two writers do.
+BY_ORDERS: Mapping[str, str] = {
+    "no-lock": "tests/interleavings/test_interleavings.py::test_submitting_without_its_lock_is_noticed"
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Each rule in a short run of its own; how many were not noticed."""
-    missed = 0
-    for rule in arguments or sys.argv[1:] or list(RULES):
-        trial = TRIALS[rule]
-        with tempfile.TemporaryDirectory() as folder:
-            out = Path(folder) / "chaos.json"
-            command = [sys.executable, "-W", "ignore", "-m", "tests.chaos", "--no-airflow", "--break", rule, "--seed=7"]
-            command += [f"--faults={trial.count}", "--pace=0.5", f"--out={out}"]
-            command += [f"--only={kind}" for kind in trial.kinds]
-            ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-            violated = json.loads(out.read_text())["violated"] if out.exists() else {}
-        noticed = {name: count for name, count in violated.items() if name.startswith(tuple(trial.found))}
-        said = ", ".join(f"{name} ({count})" for name, count in violated.items()) or "nothing"
-        print(f"{rule:24} {'caught' if noticed else 'MISSED'}: {said}", flush=True)
-        if not noticed:
-            missed += 1
-            print(ended.stdout[-3000:])
-    return missed
+    rules = arguments or sys.argv[1:] or list(RULES)
+    return sum(not (_by_orders(rule) if rule in BY_ORDERS else _by_trials(rule)) for rule in rules)
+
+
+def _by_trials(rule: str) -> bool:
+    trial = TRIALS[rule]
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "chaos.json"
+        command = [sys.executable, "-W", "ignore", "-m", "tests.chaos", "--no-airflow", "--break", rule, "--seed=7"]
+        command += [f"--faults={trial.count}", "--pace=0.5", f"--out={out}"]
+        command += [f"--only={kind}" for kind in trial.kinds]
+        ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        violated = json.loads(out.read_text())["violated"] if out.exists() else {}
+    noticed = any(name.startswith(tuple(trial.found)) for name in violated)
+    found = ", ".join(f"{name} ({count})" for name, count in violated.items()) or "nothing"
+    _tell(rule, noticed, found, ended.stdout)
+    return noticed
+
+
+def _by_orders(rule: str) -> bool:
+    command = [sys.executable, "-m", "pytest", "-q", BY_ORDERS[rule]]
+    ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    _tell(rule, ended.returncode == 0, "in the interleavings", ended.stdout)
+    return ended.returncode == 0
+
+
+def _tell(rule: str, noticed: bool, found: str, output: str) -> None:
+    print(f"{rule:24} {'caught' if noticed else 'MISSED'}: {found}", flush=True)
+    if not noticed:
+        print(output[-3000:])
 
 
 if __name__ == "__main__":
