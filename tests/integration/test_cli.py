@@ -128,6 +128,7 @@ def test_check_tells_who_waits_and_that_nobody_works(run: Run, database: str, ma
         "ledger": "WARN",
         "workers": "WARN",
         "worker releases": "SKIP",
+        "claims": "OK",
         "queues": "WARN",
     }
     assert "no live worker serves 'reports' (2 waiting, the oldest since 20" in checked.findings["queues"][1]
