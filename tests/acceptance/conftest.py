@@ -16,6 +16,7 @@ import httpx
 import pytest
 from airflow.sdk import Connection
 
+from airflow_horsies.connected_hook import DEFAULT_NAMESPACE
 from airflow_horsies.embedded.stack import EmbeddedStack
 from airflow_horsies.hook import HorsiesHook
 
@@ -178,5 +179,8 @@ def hook(stack: EmbeddedStack) -> Iterator[HorsiesHook]:
 
 def hook_of(stack: EmbeddedStack) -> HorsiesHook:
     fields = stack.connection()
-    connection = Connection(conn_id="horsies_default", **{**fields, "extra": json.dumps(fields.get("extra") or {})})
-    return HorsiesHook("horsies_default", connection=connection)
+    extra = fields.get("extra") or {}
+    connection = Connection(conn_id="horsies_default", **{**fields, "extra": json.dumps(extra)})
+    # Given, so that what the stack submitted is found from here, which has another address.
+    namespace = extra.get("namespace", DEFAULT_NAMESPACE)
+    return HorsiesHook("horsies_default", connection=connection, namespace=namespace)
