@@ -98,7 +98,7 @@ with DAG("crashing", **DAG_OPTIONS) as dag:
 with DAG("resuming", **DAG_OPTIONS, default_args={"retries": 0}):
     HorsiesOperator.partial(
         task_id="nap", task_name="acceptance.sleep", deferrable=True, inline_wait=timedelta(0)
-    ).expand(kwargs=[{"seconds": seconds} for seconds in (0.1, 0.2, 0.5, 1, 1.5, 2)])
+    ).expand(kwargs=[{"seconds": seconds} for seconds in (0.5, 1, 1.5, 2, 2.5, 3)])
     HorsiesSensor.partial(
         task_id="watch",
         external_dag_id="resuming",
