@@ -23,8 +23,8 @@ CLEARED, MARKED = ("deferred", "blocking", "batch"), ("blocking", "batch")
 ASK_EVERY = 1.0
 # On two cores that everything else keeps busy.
 ANSWER_SECONDS = 30.0
-# After the start of an api-server, or its pause, until it must answer.
-GRACE_SECONDS = 120.0
+# How long it may take to answer for the first time after it was started or paused; from then on it has to.
+GRACE_SECONDS = 300.0
 
 
 @dataclass(frozen=True)
@@ -141,6 +141,7 @@ class ApiWatcher(threading.Thread):
         self.violations: list[Violation] = []
         self.answers = 0
         self.slowest = 0.0
+        self._answered_at = 0.0
         self._stack = stack
         self._ending = threading.Event()
 
@@ -161,10 +162,18 @@ class ApiWatcher(threading.Thread):
         try:
             client.get("/api/v2/monitor/health").raise_for_status()
         except httpx.HTTPError as error:
-            if not component.was_disturbed_since(began - GRACE_SECONDS) and not self._ending.is_set():
-                what = f"{type(error).__name__} after {time.monotonic() - began:.1f} s"
+            if not self._is_excused(component, began) and not self._ending.is_set():
+                now = time.monotonic()
+                silent = f"the last answer came {now - self._answered_at:.0f} s ago"
+                what = f"{type(error).__name__} after {now - began:.1f} s; {silent}"
                 self.violations.append(Violation("the api-server answers", "/api/v2/monitor/health", what, began))
         else:
             self.answers += 1
+            self._answered_at = time.monotonic()
             if not component.was_disturbed_since(began - ASK_EVERY):
-                self.slowest = max(self.slowest, time.monotonic() - began)
+                self.slowest = max(self.slowest, self._answered_at - began)
+
+    def _is_excused(self, component: Component, began: float) -> bool:
+        """Whether it was disturbed meanwhile, or has not come up yet since it last was."""
+        is_coming_up = component.was_disturbed_since(self._answered_at)
+        return component.was_disturbed_since(began if not is_coming_up else began - GRACE_SECONDS)
