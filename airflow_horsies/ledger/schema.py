@@ -50,6 +50,10 @@ def read_ledger_version() -> Script[LedgerVersion]:
     (table,) = yield Statement(sql_text(PACKAGE, "find_migrations_table"))
     if not table["found"]:
         return LedgerVersion(0)
+    return (yield from _read_recorded_version())
+
+
+def _read_recorded_version() -> Script[LedgerVersion]:
     (row,) = yield Statement(sql_text(PACKAGE, "read_version"))
     return LedgerVersion(row["version"], row["min_writer"])
 
@@ -68,10 +72,13 @@ def read_since(version: int, script: Script[T], otherwise: T) -> Script[T]:
 
 def migrate() -> Script[list[Migration]]:
     """Bring the ledger up to date and return what was applied; refuses one that this release may not write."""
-    version = yield from read_ledger_version()
-    if version.number >= latest_version():
-        require_writable(version)
-        return []
+    (table,) = yield Statement(sql_text(PACKAGE, "find_migrations_table"))
+    # Who has read a table that is to be altered, and then waits for the lock, waits for whoever waits for the table.
+    if table["has_min_writer"]:
+        version = yield from _read_recorded_version()
+        if version.number >= latest_version():
+            require_writable(version)
+            return []
     yield Statement(sql_text(PACKAGE, "lock_migrations"))
     version = yield from read_ledger_version()
     require_writable(version)

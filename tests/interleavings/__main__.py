@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import sys
 import tempfile
 from pathlib import Path
@@ -25,6 +26,7 @@ def main() -> int:
     parser.add_argument("--pair", action="append", help="only the pairs with this in their name")
     options = parser.parse_args()
     pairs = [pair for pair in PAIRS if not options.pair or any(part in pair.name for part in options.pair)]
+    logging.getLogger("airflow_horsies").setLevel(logging.WARNING)
     tried: list[Tried] = []
     with (
         tempfile.TemporaryDirectory(prefix="interleavings-") as folder,

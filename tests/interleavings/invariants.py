@@ -15,6 +15,7 @@ def violations(pair: Pair, ended: Ended) -> list[str]:
     """What is wrong after an order, in sentences."""
     return [
         *_unexpected_errors(pair, ended),
+        *(["both waited for each other"] if ended.order.deadlocks and not pair.deadlocks else []),
         *_tasks(pair, ended),
         *_records(pair, ended.found),
         *_answers(ended),

@@ -89,6 +89,7 @@ class Pair:
     :param may_cancel: the ids of tasks that somebody wished to be cancelled.
     :param forgets: submissions of tasks that horsies no longer keeps may be there.
     :param loose: tasks that no task instance sent may be there.
+    :param deadlocks: both may come to wait for each other; one of them is run again then.
     :param as_if_in_turn: every order comes to what one of both, after the other, would have come to.
     :param joined: statements that are one step with the one before them, where the orders would be too many.
     :param is_long: too many orders for 'make test'; 'make interleavings' and 'make test-slow' run them.
@@ -108,6 +109,7 @@ class Pair:
     may_cancel: Callable[[Ended], set[str]] = lambda ended: set()
     forgets: bool = False
     loose: bool = False
+    deadlocks: bool = False
     as_if_in_turn: bool = True
     joined: frozenset[str] = frozenset()
     is_long: bool = False
@@ -442,6 +444,8 @@ PAIRS = (
     ),
     Pair(
         name="cancel and fail",
+        # A worker that records a failure locks the row first, and upstream's own functions lock the id first.
+        deadlocks=True,
         joined=VERSION_READ,
         in_both=True,
         given=running("x"),
@@ -490,6 +494,8 @@ PAIRS = (
     ),
     Pair(
         name="clear and fail",
+        # A worker that records a failure locks the row first, and upstream's own functions lock the id first.
+        deadlocks=True,
         is_long=True,
         given=running("x"),
         a=submitting("x", clears=1),
@@ -612,6 +618,8 @@ PAIRS = (
     ),
     Pair(
         name="shared key and release",
+        # The key is claimed before its task, and so the lock to take, is known.
+        deadlocks=True,
         is_long=True,
         releases=(MOVED,),
         given=running("x", key=KEY),
@@ -642,6 +650,8 @@ PAIRS = (
     ),
     Pair(
         name="shared key and clear",
+        # The key is claimed before its task, and so the lock to take, is known.
+        deadlocks=True,
         is_long=True,
         releases=(MOVED,),
         given=running("x", key=KEY),
@@ -661,6 +671,9 @@ PAIRS = (
     ),
     Pair(
         name="migrate and migrate",
+        # Our own tables know nothing of generations.
+        releases=(MOVED,),
+        is_long=True,
         from_ledger=0,
         joined=VERSION_READ,
         knows_ledger=False,
@@ -670,8 +683,9 @@ PAIRS = (
     ),
     Pair(
         name="migrate and submit",
+        releases=(MOVED,),
         is_long=True,
-        joined=VERSION_READ,
+        joined=OWN_READS | {"record_migration"},
         from_ledger=latest_version() - 1,
         knows_ledger=False,
         a=migrating,

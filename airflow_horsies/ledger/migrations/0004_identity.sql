@@ -1,3 +1,8 @@
+-- The oldest version of these tables whose release may still submit; cancelling is never refused. Altered first: who
+-- cancels reads the version and then the other tables.
+ALTER TABLE airflow_horsies.migrations ADD COLUMN min_writer integer NOT NULL DEFAULT 1;
+ALTER TABLE airflow_horsies.migrations ALTER COLUMN min_writer SET DEFAULT 4;
+
 -- A submission is told apart by what Airflow records of its DAG run and of clears, and by what was asked for.
 ALTER TABLE airflow_horsies.submissions
     -- Identifies the DAG run where Airflow lets us keep a value with it; a run made again has another.
@@ -54,7 +59,3 @@ CREATE TABLE airflow_horsies.cancel_requests (
     horsies_task_id uuid PRIMARY KEY,
     requested_at timestamptz NOT NULL DEFAULT now()
 );
-
--- The oldest version of these tables whose release may still submit; cancelling is never refused.
-ALTER TABLE airflow_horsies.migrations ADD COLUMN min_writer integer NOT NULL DEFAULT 1;
-ALTER TABLE airflow_horsies.migrations ALTER COLUMN min_writer SET DEFAULT 4;

@@ -41,7 +41,7 @@ def at_version(*versions: int, min_writer: int = 1) -> dict[str, Any]:
 
     def find(_: Any) -> list[dict[str, Any]]:
         seen.append(next(read))
-        return [{"found": seen[-1] > 0}]
+        return [{"found": seen[-1] > 0, "has_min_writer": seen[-1] > 1}]
 
     return {"find_migrations_table": find, "read_version": lambda _: [{"version": seen[-1], "min_writer": min_writer}]}
 
@@ -67,6 +67,12 @@ def test_migrations_that_are_missing_are_applied_in_order_and_recorded(version: 
 def test_current_ledger_takes_no_lock() -> None:
     driven = drive(migrate(), at_version(2))
     assert (driven.outcome, driven.names) == ([], ["find_migrations_table", "read_version"])
+
+
+@pytest.mark.usefixtures("two_migrations")
+def test_a_table_that_is_to_be_altered_is_not_read_before_the_lock() -> None:
+    driven = drive(migrate(), at_version(1, 1))
+    assert driven.names[:4] == ["find_migrations_table", "lock_migrations", "find_migrations_table", "read_version"]
 
 
 @pytest.mark.usefixtures("two_migrations")
