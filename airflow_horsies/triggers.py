@@ -42,6 +42,8 @@ SETTLE_SECONDS = 2.0
 WAITED_OUT: tuple[type[HorsiesError], ...] = (*PASSING_ERRORS, LedgerOutdated, HistoryPartitionMissing)
 # Less than the 30 s after which Airflow gives up.
 KILL_SECONDS = 25.0
+# How long a busy Airflow is asked what became of a task instance.
+ASK_SECONDS = 300.0
 KILL_REACHES_TRIGGERS = hasattr(BaseTrigger, "on_kill")
 
 
@@ -181,7 +183,10 @@ class HorsiesTrigger(BaseTrigger):
         instance = self._submitted_by()
         if instance is None:
             return
-        state = await read_state_async(instance)
+        backoff = Backoff(FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS)
+        give_up = time.monotonic() + ASK_SECONDS
+        while (state := await read_state_async(instance)) is None and time.monotonic() < give_up:
+            await asyncio.sleep(backoff.next_pause())
         if state is None:
             self.log.warning("Airflow does not say what became of %s: its horsies tasks go on", instance)
         elif state.is_given_up:

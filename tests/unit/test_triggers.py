@@ -474,6 +474,7 @@ def test_only_a_task_instance_that_nobody_waits_for_any_more_is_a_kill(
     monkeypatch.setattr(trigger, "_hook", lambda: hook)
     monkeypatch.setattr(triggers, "KILL_REACHES_TRIGGERS", reaches_triggers)
     monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", Supervisor(), raising=False)
+    monkeypatch.setattr(triggers, "ASK_SECONDS", 0.0)
     trigger.task_instance = SimpleNamespace(  # type: ignore[assignment]
         dag_id="a_dag", run_id="today", task_id="wait", map_index=map_index
     )
