@@ -549,6 +549,7 @@ PAIRS = (
         b=submitting("x", "y", try_number=2),
         may_cancel=of_work("z"),
         cuts={"a": 1},
+        may_raise={"a": (StaleSubmission,)},
     ),
     Pair(
         name="shrunken batch and retry of the whole one",
@@ -563,6 +564,7 @@ PAIRS = (
         a=submitting("x", "y", "z"),
         b=submitting("z", "x", "y", try_number=2),
         check=one_live_task_of_each("x", "y", "z"),
+        may_raise={"a": (StaleSubmission,)},
     ),
     Pair(
         name="edited retry and complete",
