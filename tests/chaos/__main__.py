@@ -32,6 +32,7 @@ from tests.chaos.stack import Stack
 
 TELL_SECONDS = 5.0
 SETTLE_SECONDS = 300.0
+AGAIN_SECONDS, AGAIN_EVERY = 30.0, 5.0
 WONDER_SECONDS = 20.0
 ACTIVITY = (
     "SELECT format('%s %s, waits for %s since %s: %s', pid, application_name, wait_event, now() - state_change, query) "
@@ -101,8 +102,17 @@ class Trials:
                 raise self.light.error
             if self.injector.total >= options.faults:
                 break
+        self._try_again()
         self.injector.finish()
         self.seconds = time.monotonic() - begun
+
+    def _try_again(self) -> None:
+        """Kinds that had no luck so far, while there is still load."""
+        give_up = time.monotonic() + AGAIN_SECONDS
+        while (missed := self.injector.never_happened()) and time.monotonic() < give_up:
+            for fault in missed:
+                self.injector.inject(fault)
+            time.sleep(AGAIN_EVERY)
 
     def _settle(self) -> None:
         """No more faults: everything that is open must end."""

@@ -33,6 +33,7 @@ class Injector:
         self.counts: Counter[str] = Counter()
         self.journal: list[tuple[float, str]] = []
         self.without_target: Counter[str] = Counter()
+        self._missed: dict[str, Fault] = {}
         self.errors: list[str] = []
         self.load: LightLoad | None = None
         self.changes = Changes(stack)
@@ -56,6 +57,11 @@ class Injector:
         self._room.acquire()
         self._pool.submit(self._inject, fault).add_done_callback(lambda _: self._room.release())
 
+    def never_happened(self) -> list[Fault]:
+        """One of each kind that was drawn, and never found something to happen to."""
+        with self._lock:
+            return [fault for kind, fault in self._missed.items() if not self.counts[kind]]
+
     def finish(self) -> None:
         """Wait until all that lasts is over, so that nothing is started behind anybody's back."""
         self._pool.shutdown(cancel_futures=True)
@@ -72,6 +78,7 @@ class Injector:
                 time.sleep(LOOK_AGAIN_SECONDS)
             with self._lock:
                 self.without_target[fault.kind] += 1
+                self._missed[fault.kind] = fault
         except BaseException as error:
             with self._lock:
                 self.errors.append(f"{fault}: {type(error).__name__}: {error}")

@@ -83,6 +83,7 @@ class Component:
 
     def kill(self, *, whole: bool = True) -> None:
         """SIGKILL to it and, as when its machine goes down, to everything below; wait until all has ended."""
+        self._disturbed_at = time.monotonic()
         for each in self.tree() if whole else self.tree()[:1]:
             with suppress(psutil.NoSuchProcess):
                 each.kill()
