@@ -257,7 +257,11 @@ def test_nothing_sticks_out_of_the_window(
     expect(window.page.get_by_role("link", name="Open in Airflow")).to_be_visible()
 
 
-def test_hostile_words_are_shown_as_words(api: AirflowApi, hook: HorsiesHook, window: Window) -> None:
+def test_hostile_words_are_shown_as_words(
+    api: AirflowApi, hook: HorsiesHook, window: Window, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What another deployment submits is not shown.
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", window.base_url)
     run_id, _ = api.run("one_inline", task_name="acceptance.fail", kwargs={"code": "BAD", "message": HOSTILE})
     for _ in range(2):
         frame = window.open_instance("one_inline", run_id, "one")

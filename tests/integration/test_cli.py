@@ -144,6 +144,7 @@ def test_check_of_a_database_without_horsies_fails_and_skips_the_rest(run: Run, 
         "workers",
         "worker releases",
         "queues",
+        "claims",
     ]
 
 

@@ -201,7 +201,9 @@ def _worker(made: Deployment) -> GuardedProcess:
     (made.folder / "tmp").mkdir()
     (command,) = re.findall(r"^ExecStart=(.*)$", block_of("deploy.md", "ini systemd").text, re.MULTILINE)
     assert Path(command.split()[0]).name + command[command.index(" ") :] == WORKER_COMMAND
-    made.environ |= environment_of(made.localised(block_of("deploy.md", "ini environment").text))
+    for block in all_blocks("ini environment"):
+        if block.guide == "deploy.md":
+            made.environ |= environment_of(made.localised(block.text))
     made.environ |= {
         "JAVA_HOME": str(find_java(made.folder / "java").home),
         "PYSPARK_PYTHON": sys.executable,
