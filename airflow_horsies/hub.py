@@ -41,12 +41,14 @@ from airflow_horsies.exceptions import (
     DatabaseUnreachable,
     HorsiesError,
     ListenUnavailable,
+    WireError,
 )
 from airflow_horsies.ledger import attempts
 from airflow_horsies.ledger.cancelling import carry_out_requests
 from airflow_horsies.ledger.schema import read_version
 from airflow_horsies.models import LogCursor, TaskNews, TaskState
 from airflow_horsies.wire import scripts
+from airflow_horsies.wire.decoding import decode_state
 from airflow_horsies.wire.known import KnownSchema, writing
 from airflow_horsies.wire.listening import TASK_DONE
 from airflow_horsies.wire.schema import Schema
@@ -179,6 +181,7 @@ class Hub:
         self._waiters: defaultdict[str, set[Waiter]] = defaultdict(set)
         self._followers: set[Waiter] = set()
         self._unread: set[str] = set()
+        self._unknown_since: dict[str, float] = {}
         self._wake = asyncio.Event()
         self._reconnecting = Backoff(FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS)
         self._busy = Backoff(FIRST_RETRY_SECONDS, MAX_BUSY_SECONDS)
@@ -207,6 +210,7 @@ class Hub:
                 self._waiters[task_id].discard(waiter)
                 if not self._waiters[task_id]:
                     del self._waiters[task_id]
+                    self._unknown_since.pop(task_id, None)
             self._wake.set()
 
     async def _serve(self) -> None:
@@ -224,12 +228,12 @@ class Hub:
                 await _pause(self._reconnecting, error)
             except HorsiesError as error:
                 if not self._waiters or isinstance(error, ListenUnavailable) or self._has_lasted():
-                    self._fail(error)
+                    self._fail_all(error)
                     return
                 await _pause(self._reconnecting, error)
             except Exception as error:
                 log.exception("The hub of %s failed", self._database.address)
-                self._fail(HorsiesError(f"waiting failed: {type(error).__name__}; see the log of this process"))
+                self._fail_all(HorsiesError(f"waiting failed: {type(error).__name__}; see the log of this process"))
                 return
 
     def _has_lasted(self) -> bool:
@@ -316,36 +320,51 @@ class Hub:
         if not unread:
             return
         try:
-            self._deliver(await self._find_states(connection, unread))
+            self._deliver(self._decode(await self._find_statuses(connection, unread)))
         except BaseException:
             self._unread |= unread
             raise
 
-    async def _find_states(
+    def _decode(self, statuses: Mapping[str, str | None]) -> dict[str, TaskState | None]:
+        """What is known of the states. One that stays unknown to this release fails those who wait for its task."""
+        now = asyncio.get_running_loop().time()
+        states: dict[str, TaskState | None] = {}
+        for task_id, status in statuses.items():
+            try:
+                states[task_id] = None if status is None else decode_state(task_id, status)
+            except WireError as error:
+                if now - self._unknown_since.setdefault(task_id, now) >= LASTING_SECONDS:
+                    self._fail(error, self._waiters.get(task_id, ()))
+                    self._unknown_since.pop(task_id)
+            else:
+                self._unknown_since.pop(task_id, None)
+        return states
+
+    async def _find_statuses(
         self, connection: psycopg.AsyncConnection[Any], task_ids: Collection[str]
-    ) -> Mapping[str, TaskState | None]:
-        """The state of each task; None for one that does not exist."""
+    ) -> Mapping[str, str | None]:
+        """The status of each task; None for one that does not exist."""
         try:
-            schema, states = await self._ask(connection, task_ids)
-            absent = task_ids - states.keys()
+            schema, statuses = await self._ask(connection, task_ids)
+            absent = task_ids - statuses.keys()
             if not absent:
-                return states
+                return statuses
         except psycopg.Error as error:
             if not misses_the_schema(error):
                 raise
-            absent, states = set(task_ids), {}
+            absent, statuses = set(task_ids), {}
         # An upgrade of horsies may have changed where tasks are kept.
         self._known.doubt()
         schema, found = await self._ask(connection, absent)
         if schema.cutover_is_pending:
-            return {**states, **found}
-        return {**states, **dict.fromkeys(absent), **found}
+            return {**statuses, **found}
+        return {**statuses, **dict.fromkeys(absent), **found}
 
     async def _ask(
         self, connection: psycopg.AsyncConnection[Any], task_ids: Collection[str]
-    ) -> tuple[Schema, dict[str, TaskState]]:
-        def read(wire: Wire) -> Script[tuple[Schema, dict[str, TaskState]]]:
-            return wire.schema, (yield from scripts.read_states(wire, task_ids))
+    ) -> tuple[Schema, dict[str, str]]:
+        def read(wire: Wire) -> Script[tuple[Schema, dict[str, str]]]:
+            return wire.schema, (yield from scripts.read_statuses(wire, task_ids))
 
         return await run_async(connection, lambda: self._known.speak(read), self._limits)
 
@@ -359,9 +378,13 @@ class Hub:
                 for waiter in self._waiters.get(task_id, ()):
                     waiter.deliver(task_id, state)
 
-    def _fail(self, error: HorsiesError) -> None:
+    def _fail_all(self, error: HorsiesError) -> None:
         self._failing_since = None
-        for waiter in {waiter for waiters in self._waiters.values() for waiter in waiters}:
+        self._fail(error, {waiter for waiters in self._waiters.values() for waiter in waiters})
+
+    @staticmethod
+    def _fail(error: HorsiesError, waiters: Iterable[Waiter]) -> None:
+        for waiter in waiters:
             waiter.fail(error)
 
 

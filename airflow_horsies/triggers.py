@@ -17,6 +17,7 @@ from airflow_horsies.airflow_instance import read_state_async
 from airflow_horsies.database import Backoff
 from airflow_horsies.exceptions import (
     PASSING_ERRORS,
+    AccessDenied,
     HistoryPartitionMissing,
     HorsiesError,
     LedgerOutdated,
@@ -38,10 +39,12 @@ from airflow_horsies.task_log import StoredSeen, TaskLog, load_seen, store_seen
 FIRST_RETRY_SECONDS = 1.0
 MAX_RETRY_SECONDS = 15.0
 SETTLE_SECONDS = 2.0
-# Somebody migrates our tables, or starts a worker, and it goes on.
-WAITED_OUT: tuple[type[HorsiesError], ...] = (*PASSING_ERRORS, LedgerOutdated, HistoryPartitionMissing)
+# Somebody migrates our tables, starts a worker or corrects a password, and it goes on.
+WAITED_OUT: tuple[type[HorsiesError], ...] = (*PASSING_ERRORS, AccessDenied, LedgerOutdated, HistoryPartitionMissing)
 # Less than the 30 s after which Airflow gives up.
 KILL_SECONDS = 25.0
+# A password is changed in the database and in Airflow one after the other, as are grants.
+ACCESS_SECONDS = 300.0
 # How long a busy Airflow is asked what became of a task instance.
 ASK_SECONDS = 300.0
 KILL_REACHES_TRIGGERS = hasattr(BaseTrigger, "on_kill")
@@ -125,17 +128,22 @@ class HorsiesTrigger(BaseTrigger):
             await _undisturbed(self._cancel_if_given_up())
 
     async def _event(self) -> dict[str, Any]:
-        hook = self._hook()
         backoff = Backoff(FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS)
+        denied_until: float | None = None
         while True:
             try:
-                return self._payload(await self._watch(hook))
+                # The connection is read each time: its host or password may have changed.
+                return self._payload(await self._watch(self._hook()))
             except TaskNotFound as error:
                 return self._payload(Reason.NOT_FOUND, str(error))
             except WAITED_OUT as error:
                 # The hub outlives a restart of the database, so what is asked beside it must, too.
                 if self._is_over():
                     return self._payload(Reason.TIMED_OUT, str(error))
+                if isinstance(error, AccessDenied):
+                    if denied_until is not None and time.monotonic() > denied_until:
+                        return self._payload(Reason.ERROR, str(error))
+                    denied_until = denied_until or time.monotonic() + ACCESS_SECONDS
                 pause = min(backoff.next_pause(), self._seconds_left())
                 self.log.warning("Trying again in %.1f s: %s", pause, error)
                 await asyncio.sleep(pause)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from airflow_horsies.ledger.schema import PACKAGE
-from airflow_horsies.wire.scripts import read_states
+from airflow_horsies.wire.scripts import read_statuses
 from airflow_horsies.wire.statement import Script, Statement, sql_text
 from airflow_horsies.wire.statements import Wire
 
@@ -59,7 +59,7 @@ def prune_page(wire: Wire, rule: PruneRule, *, after: str | None) -> Script[Prun
     if not rows:
         return PrunedPage(is_last=True, last_id=after)
     old = [row["horsies_task_id"] for row in rows if row["is_old"]]
-    kept = (yield from read_states(wire, old)) if old else {}
+    kept = (yield from read_statuses(wire, old)) if old else {}
     gone = [task_id for task_id in old if task_id not in kept]
     lines = yield from _prune_lines(rule, [row["horsies_task_id"] for row in rows], gone)
     if lines == PAGE_LINES:

@@ -18,7 +18,7 @@ from functools import partial
 from typing import TypeVar
 
 from airflow_horsies.database import Database, Session, args_of_url
-from airflow_horsies.exceptions import DatabaseUnreachable, HorsiesError
+from airflow_horsies.exceptions import PASSING_ERRORS, HorsiesError
 from airflow_horsies.ledger import attempts as ledger
 from airflow_horsies.ledger import schema as ledger_schema
 from airflow_horsies.models import Progress
@@ -129,7 +129,7 @@ class Reporter:
                     continue
                 self._report_all()
                 self._failures = 0
-            except DatabaseUnreachable as error:
+            except PASSING_ERRORS as error:
                 log.warning("Logs and progress are not written for now, trying again: %s", error)
                 self._quiet_until = time.monotonic() + RETRY_SECONDS
             except Exception as error:

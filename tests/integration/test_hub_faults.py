@@ -22,9 +22,9 @@ from airflow_horsies import hub as hub_module
 from airflow_horsies import pool as pool_module
 from airflow_horsies.database import Limits
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
-from airflow_horsies.exceptions import CutoverPending, DatabaseBusy, SchemaMissing
+from airflow_horsies.exceptions import CutoverPending, DatabaseBusy, SchemaMissing, WireError
 from airflow_horsies.hook import HorsiesHook
-from airflow_horsies.hub import Waiter
+from airflow_horsies.hub import Waiter, hub_of
 from airflow_horsies.models import AirflowTry, TaskInstanceKey, TaskState
 from airflow_horsies.pool import pool_of
 from airflow_horsies.triggers import (
@@ -540,6 +540,56 @@ def test_tables_that_are_away_for_a_moment_fail_nobody(hook: HorsiesHook, caplog
             assert await ends_of(waiters) == cancelled([task_id])
 
     run(check())
+
+
+@on_one_release
+def test_state_that_is_not_known_fails_only_those_who_wait_for_that_task(
+    hook: HorsiesHook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub_module, "LASTING_SECONDS", 0.5)
+    odd, plain = ids = hook.enqueue_many([LATER] * 2)
+
+    async def check() -> None:
+        hub_of(hook._postgres, listens=True)._poll_seconds = 0.2
+        async with waiting_for(hook, ids) as (of_odd, of_plain):
+            await until_listening(hook)
+            with outside(hook) as connection:
+                connection.execute("ALTER TABLE horsies_tasks DROP CONSTRAINT horsies_tasks_live_status_only")
+                connection.execute("UPDATE horsies_tasks SET status = 'PONDERED' WHERE id = %s", (odd,))
+            with pytest.raises(WireError, match=f"task {odd} has the status 'PONDERED'"):
+                await all_ended(of_odd)
+            await asyncio.to_thread(hook.cancel, plain)
+            assert await all_ended(of_plain) == {plain: TaskState.CANCELLED}
+
+    run(check())
+
+
+@on_one_release
+def test_trigger_goes_on_with_the_password_that_was_changed(
+    postgres: EmbeddedPostgres, database: str, hook: HorsiesHook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub_module, "LASTING_SECONDS", 0.5)
+    hook.ensure_ledger()
+    role = limited_role(postgres, database, 20)
+    store_connection(monkeypatch, postgres, database, login=role, password="few")
+    task_id = hook.enqueue(LATER)
+
+    async def check() -> None:
+        waiting = asyncio.create_task(event_of(HorsiesTrigger(task_ids=[task_id], horsies_conn_id=CONN_ID)))
+        await until_listening(hook)
+        with outside(hook) as connection:
+            connection.execute(sql.SQL("ALTER ROLE {} PASSWORD 'fewer'").format(sql.Identifier(role)))
+            connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", (role,))
+        await asyncio.sleep(1)
+        assert not waiting.done()
+        store_connection(monkeypatch, postgres, database, login=role, password="fewer")
+        await asyncio.to_thread(hook.cancel, task_id)
+        assert (await waiting)["reason"] == "ended"
+
+    try:
+        run(check())
+    finally:
+        drop_role(postgres, database, role)
 
 
 def test_submission_to_a_database_without_horsies_creates_nothing_there(

@@ -16,7 +16,14 @@ from airflow.sdk.execution_time import task_runner
 
 from airflow_horsies import triggers
 from airflow_horsies.airflow_instance import InstanceState
-from airflow_horsies.exceptions import AccessDenied, DatabaseBusy, DatabaseUnreachable, HorsiesError, TaskNotFound
+from airflow_horsies.exceptions import (
+    AccessDenied,
+    DatabaseBusy,
+    DatabaseUnreachable,
+    HorsiesError,
+    SchemaMissing,
+    TaskNotFound,
+)
 from airflow_horsies.hub import Waiter
 from airflow_horsies.models import (
     LogCursor,
@@ -226,7 +233,7 @@ def short_hold(monkeypatch: pytest.MonkeyPatch) -> float:
     [
         (HorsiesTrigger(task_ids=[ID]), FakeHook({ID: TaskState.COMPLETED})),
         (HorsiesTrigger(task_ids=[ID], deadline=DEADLINE), FakeHook()),
-        (HorsiesTrigger(task_ids=[ID]), FakeHook(error=AccessDenied("not you"))),
+        (HorsiesTrigger(task_ids=[ID]), FakeHook(error=SchemaMissing("no tables"))),
         (HorsiesBatchTrigger(task_instance=INSTANCE, life=1), FakeHook()),
         (HorsiesSensorTrigger(task_ids=[ID]), FakeHook({ID: TaskState.FAILED})),
         (HorsiesSubmissionTrigger(task_instance=INSTANCE, deadline=DEADLINE), FakeHook()),
@@ -323,7 +330,7 @@ def test_lines_of_a_batch_name_their_item(caplog: pytest.LogCaptureFixture) -> N
     [
         (FakeHook({ID: None}), "not_found"),
         (FakeHook(error=TaskNotFound("it is gone", task_id=ID)), "not_found"),
-        (FakeHook(error=AccessDenied("not you")), "error"),
+        (FakeHook(error=SchemaMissing("no tables")), "error"),
         (FakeHook(), "timed_out"),
     ],
     ids=["task is absent", "TaskNotFound", "other error", "nothing happens"],
@@ -332,13 +339,22 @@ def test_every_way_not_to_end_has_a_reason(hook: FakeHook, reason: str) -> None:
     assert run(HorsiesTrigger(task_ids=[ID], deadline=soon()), hook)["reason"] == reason
 
 
-@pytest.mark.parametrize("error", [DatabaseUnreachable("starting up"), DatabaseBusy("locked")])
+@pytest.mark.parametrize("error", [DatabaseUnreachable("starting up"), DatabaseBusy("locked"), AccessDenied("not yet")])
 def test_database_that_is_away_for_a_moment_is_asked_again(
     monkeypatch: pytest.MonkeyPatch, error: HorsiesError
 ) -> None:
     monkeypatch.setattr(triggers, "FIRST_RETRY_SECONDS", 0.01)
     hook = FakeHook({ID: TaskState.COMPLETED}, error)
     assert run(HorsiesTrigger(task_ids=[ID], deadline=soon(60)), hook)["reason"] == "ended"
+
+
+def test_access_that_stays_denied_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triggers, "FIRST_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(triggers, "ACCESS_SECONDS", 0.0)
+    hook = FakeHook()
+    hook.errors = [AccessDenied("still not you"), AccessDenied("not you")]
+    event = run(HorsiesTrigger(task_ids=[ID]), hook)
+    assert (event["reason"], event["message"]) == ("error", "still not you")
 
 
 def test_database_that_stays_away_ends_with_the_deadline() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("horsies")
 
-from airflow_horsies.exceptions import DatabaseError, DatabaseUnreachable
+from airflow_horsies.exceptions import DatabaseBusy, DatabaseError, DatabaseUnreachable
 from airflow_horsies.wire.statement import Rows
 from airflow_horsies.worker import reporter as reporter_module
 from airflow_horsies.worker.attempt import Assignment, RunningAttempt, StopReason
@@ -131,14 +131,15 @@ def test_lines_are_written_once_though_the_connection_broke_after_they_were(work
     assert tables.texts("t1") == [(1, "first"), (2, "second"), (3, "third")]
 
 
-def test_nothing_is_lost_while_the_database_is_away(worker: Worker, tables: Tables) -> None:
+@pytest.mark.parametrize("error", [DatabaseUnreachable("away"), DatabaseBusy("locked")])
+def test_nothing_is_lost_while_the_database_is_away(worker: Worker, tables: Tables, error: DatabaseError) -> None:
     first = worker.begin("t1")
     first.log.add("INFO", ["before"])
     eventually(lambda: tables.texts("t1"))
-    tables.down = DatabaseUnreachable("away")
+    tables.down = error
     first.log.add("INFO", ["meanwhile"])
     runs = tables.runs
-    eventually(lambda: tables.runs > runs + 1)
+    eventually(lambda: tables.runs > runs + reporter_module.MAX_FAILURES + 1)
     worker.end(first)
     second = worker.begin("t2")
     second.log.add("INFO", ["of the second"])
