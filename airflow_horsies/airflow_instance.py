@@ -22,7 +22,7 @@ ANSWER_SECONDS = 2.0
 # The first question to a triggerer of Airflow 3.1 or 3.2 may take it 10 s.
 ASYNC_ANSWER_SECONDS = 20.0
 # A person marked, cleared or deleted it, or it ended for good: nobody waits for its work any more.
-GIVEN_UP = frozenset({None, "failed", "success", "skipped", "removed", "upstream_failed", "restarting"})
+GIVEN_UP = frozenset({"failed", "success", "skipped", "removed", "upstream_failed", "restarting"})
 ENDED = frozenset({"failed", "success", "skipped", "removed", "upstream_failed"})
 
 
@@ -35,23 +35,36 @@ class InstanceState:
 
     @property
     def is_given_up(self) -> bool:
-        """Whether nobody waits for its work any more, unlike in a shutdown or a retry."""
+        """Whether nobody waits for the work of its process any more, unlike in a shutdown or a retry.
+
+        One without a state was orphaned when its scheduler died, and is tried again.
+        """
         return not self.exists or self.state in GIVEN_UP
+
+    @property
+    def is_given_up_by_trigger(self) -> bool:
+        """As is_given_up, of one that was deferred: it has no state once it is cleared, and is never orphaned."""
+        return self.is_given_up or self.state is None
 
     @property
     def has_ended(self) -> bool:
         return self.exists and self.state in ENDED
 
 
-def airflow_try(context: Mapping[str, Any]) -> AirflowTry:
-    """What Airflow records of the try that runs."""
+def airflow_try(context: Mapping[str, Any], *, namespace: str | None = None) -> AirflowTry:
+    """What Airflow records of the try that runs.
+
+    :param namespace: the namespace of its connection now; the one of the first try counts, where Airflow can keep it.
+    """
     ti, dag_run = context["ti"], context["dag_run"]
+    run_key = _run_key(context, namespace or "")
     return AirflowTry(
         try_number=ti.try_number,
         max_tries=ti.max_tries,
         clear_number=getattr(dag_run, "clear_number", None) or 0,
         run_started_at=dag_run.start_date,
-        run_key=_run_key(context),
+        run_key=run_key,
+        namespace=(run_key or "").partition(" ")[2] or namespace,
     )
 
 
@@ -59,6 +72,11 @@ def instance_of(context: Mapping[str, Any]) -> TaskInstanceKey:
     ti = context["ti"]
     map_index = -1 if ti.map_index is None else ti.map_index
     return TaskInstanceKey(dag_id=ti.dag_id, run_id=ti.run_id, task_id=ti.task_id, map_index=map_index)
+
+
+def can_ask() -> bool:
+    """Whether there is an Airflow to ask: not where an operator is used outside of its processes."""
+    return getattr(task_runner, "SUPERVISOR_COMMS", None) is not None
 
 
 def read_state(instance: TaskInstanceKey) -> InstanceState | None:
@@ -115,8 +133,9 @@ def _decode(instance: TaskInstanceKey, answer: Any) -> InstanceState | None:
     return InstanceState(exists=True, state=found[0]) if found else InstanceState(exists=False)
 
 
-def _run_key(context: Mapping[str, Any]) -> str | None:
-    """A value kept with the DAG run (Airflow 3.3): a run that was deleted and made again has another."""
+def _run_key(context: Mapping[str, Any], namespace: str) -> str | None:
+    """A value kept with the DAG run (Airflow 3.3): a run that was deleted and made again has another. The namespace in
+    which the task instance submits is part of it."""
     store = context.get("task_state_store")
     if store is None:
         return None
@@ -124,7 +143,7 @@ def _run_key(context: Mapping[str, Any]) -> str | None:
         from airflow.sdk.execution_time.context import NEVER_EXPIRE
 
         if store.get(RUN_KEY) is None:
-            store.set(RUN_KEY, uuid.uuid4().hex, retention=NEVER_EXPIRE)
+            store.set(RUN_KEY, f"{uuid.uuid4().hex} {namespace}".strip(), retention=NEVER_EXPIRE)
         return str(store.get(RUN_KEY))
     except Exception:
         log.warning("Airflow's task state store cannot be used: the DAG run is known by its start alone", exc_info=True)

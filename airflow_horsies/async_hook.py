@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 
 from airflow_horsies.connected_hook import ConnectedHook
 from airflow_horsies.exceptions import HistoryPartitionMissing, InvalidTask, WaitTimeout
@@ -60,18 +61,26 @@ class AsyncHook(ConnectedHook):
 
     async def cancel_many_async(self, task_ids: Iterable[str]) -> dict[str, CancelOutcome]:
         """As :meth:`cancel_many`, for triggers: ``outcomes = await hook.cancel_many_async(ids)``."""
-        wanted = canonical_ids(task_ids)
-        return await self._write_async(lambda wire: cancelling.cancel_many_in_any_ledger(wire, wanted))
+        outcomes: dict[str, CancelOutcome] = {}
+        for page in cancelling.pages(canonical_ids(task_ids)):
+            outcomes |= await self._write_async(partial(cancelling.cancel_many_in_any_ledger, task_ids=page))
+        return outcomes
 
     async def release_async(self, task_ids: Iterable[str], task_instance: TaskInstanceKey) -> dict[str, CancelOutcome]:
         """As :meth:`release`, for triggers: ``outcomes = await hook.release_async(ids, instance)``."""
         wanted = canonical_ids(task_ids)
         await self._postgres_async()
-        namespace = self.namespace
-        try:
-            return await self._write_async(lambda wire: cancelling.release(wire, namespace, task_instance, wanted))
-        except HistoryPartitionMissing:
-            return await self._write_async(lambda _: cancelling.release_later(namespace, task_instance, wanted))
+        release = partial(cancelling.release, namespace=self.namespace, task_instance=task_instance, task_ids=wanted)
+        if len(wanted) <= cancelling.CANCELS_AT_ONCE:
+            try:
+                return await self._write_async(release)
+            except HistoryPartitionMissing:
+                return await self._write_async(partial(release, later=True))
+        outcomes = await self._write_async(partial(release, later=True))
+        with suppress(HistoryPartitionMissing):
+            for page in cancelling.pages(wanted):
+                outcomes |= await self._write_async(partial(cancelling.carry_out_requests, ids=page))
+        return outcomes
 
     async def wait_async(self, task_ids: Iterable[str], *, timeout_seconds: float | None = None) -> list[TaskView]:
         """As :meth:`wait`, on an event loop: ``(task,) = await hook.wait_async([task_id])``."""

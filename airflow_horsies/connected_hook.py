@@ -106,7 +106,12 @@ class ConnectedHook(PostgresHook):
     @property
     def base_url(self) -> str:
         """The address of this Airflow deployment, recorded with each submission; empty where it has none."""
-        return conf.get("api", "base_url", fallback="") or ""
+        return (conf.get("api", "base_url", fallback="") or "").rstrip("/")
+
+    def stay_in(self, namespace: str | None) -> None:
+        """Work under way stays in the namespace it was submitted in, whatever the connection says now."""
+        if namespace and namespace != self.namespace:
+            self._given_namespace = namespace
 
     def require_deployment(self) -> None:
         """Deployments that share a database must be told apart: a guess would mix up their tasks."""

@@ -135,7 +135,11 @@ async def _until_heard(deferred_at: datetime, *, started_at: datetime) -> None:
 
 
 async def _has_come_round(since: datetime) -> bool:
-    """Return when the scheduler has reported twice; False where that cannot be known."""
+    """Return when the scheduler has reported twice; False where that cannot be known.
+
+    The page has the report of whichever scheduler came last: two that follow each other closely are not of the same.
+    """
+    apart = timedelta(seconds=0.9 * conf.getfloat("scheduler", "scheduler_heartbeat_sec", fallback=HEARTBEAT_SECONDS))
     first: datetime | None = None
     failures = 0
     while failures < MAX_FAILURES:
@@ -144,7 +148,7 @@ async def _has_come_round(since: datetime) -> bool:
             failures += 1
         elif first is None:
             first = latest if latest >= since else None
-        elif latest > first:
+        elif latest - first >= apart:
             return True
         await asyncio.sleep(ASK_SECONDS)
     return False

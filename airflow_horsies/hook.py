@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, partial
@@ -62,6 +62,8 @@ log = logging.getLogger(__name__)
 
 RECONNECT_SECONDS = 0.5
 MAX_RECONNECT_SECONDS = 15.0
+# Tasks that wait to be cancelled, each time somebody looks again at what it waits for.
+MOST_REQUEST_PAGES = 10
 # How long a pruner waits for another one, which holds its lock for a page at a time.
 MAX_PRUNE_WAITS = 600
 PRUNE_WAIT_SECONDS = 0.1
@@ -136,7 +138,7 @@ class HorsiesHook(AsyncHook):
         .. code-block:: python
 
             instance = TaskInstanceKey(dag_id="sales", run_id="manual__1", task_id="load")
-            sent = hook.submit(TaskSpec(task_name="load"), instance, AirflowTry(try_number=1))
+            sent = hook.submit(TaskSpec(task_name="load"), instance_of(context), airflow_try(context))
             print(sent.task_id, sent.outcome)
 
         :param tried: what Airflow records of the try that submits.
@@ -154,7 +156,7 @@ class HorsiesHook(AsyncHook):
         .. code-block:: python
 
             specs = [TaskSpec(task_name="load", kwargs={"part": part}) for part in range(10)]
-            sent = hook.submit_many(specs, instance, AirflowTry(try_number=1))
+            sent = hook.submit_many(specs, instance_of(context), airflow_try(context))
         """
         encoded = self._encode(list(specs), numbered=True)
         self.require_deployment()
@@ -490,10 +492,14 @@ class HorsiesHook(AsyncHook):
 
             outcomes = hook.cancel_many(ids)
         """
-        wanted = canonical_ids(task_ids)
-        return self._write(lambda wire: cancelling.cancel_many_in_any_ledger(wire, wanted))
+        outcomes: dict[str, CancelOutcome] = {}
+        for page in cancelling.pages(canonical_ids(task_ids)):
+            outcomes |= self._write(partial(cancelling.cancel_many_in_any_ledger, task_ids=page))
+        return outcomes
 
-    def release(self, task_ids: Iterable[str], task_instance: TaskInstanceKey) -> dict[str, CancelOutcome]:
+    def release(
+        self, task_ids: Iterable[str], task_instance: TaskInstanceKey, *, try_number: int | None = None
+    ) -> dict[str, CancelOutcome]:
         """
         Say that a task instance no longer wants these tasks: those that no other one shares are cancelled.
 
@@ -502,13 +508,29 @@ class HorsiesHook(AsyncHook):
         .. code-block:: python
 
             outcomes = hook.release(ids, instance)
+
+        :param try_number: the try that lets go of its own accord: it does nothing where a later one wants them. None
+            where a person wishes it.
         """
         wanted = canonical_ids(task_ids)
-        namespace = self.namespace
-        try:
-            return self._write(lambda wire: cancelling.release(wire, namespace, task_instance, wanted))
-        except HistoryPartitionMissing:
-            return self._write(lambda _: cancelling.release_later(namespace, task_instance, wanted))
+        release = partial(
+            cancelling.release,
+            namespace=self.namespace,
+            task_instance=task_instance,
+            task_ids=wanted,
+            try_number=try_number,
+        )
+        if len(wanted) <= cancelling.CANCELS_AT_ONCE:
+            try:
+                return self._write(release)
+            except HistoryPartitionMissing:
+                return self._write(partial(release, later=True))
+        # First the wish as a whole, then a page at a time: whatever happens in between, somebody carries it out.
+        outcomes = self._write(partial(release, later=True))
+        with suppress(HistoryPartitionMissing):
+            for page in cancelling.pages(wanted):
+                outcomes |= self._write(partial(cancelling.carry_out_requests, ids=page))
+        return outcomes
 
     # -- the database itself -----------------------------------------------------------------------------------------
 
@@ -582,7 +604,9 @@ class HorsiesHook(AsyncHook):
         """
         self.ensure_ledger()
         namespace = self.namespace
-        return self._session.run(lambda: submissions.change_base_url(namespace, old=old, new=new))
+        return self._session.run(
+            lambda: submissions.change_base_url(namespace, old=old.rstrip("/"), new=new.rstrip("/"))
+        )
 
     def test_connection(self) -> tuple[bool, str]:  # type: ignore[override]
         """
@@ -637,7 +661,9 @@ class HorsiesHook(AsyncHook):
     def _carry_out_requests(self) -> None:
         """Cancel what could not be cancelled when that was asked for; who waits does so for something else."""
         try:
-            self._write(cancelling.carry_out_requests)
+            for _ in range(MOST_REQUEST_PAGES):
+                if len(self._write(cancelling.carry_out_requests)) < cancelling.CANCELS_AT_ONCE:
+                    break
         except HorsiesError as error:
             log.warning("Tasks that are to be cancelled are not yet: %s", error)
 

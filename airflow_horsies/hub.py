@@ -44,7 +44,7 @@ from airflow_horsies.exceptions import (
     WireError,
 )
 from airflow_horsies.ledger import attempts
-from airflow_horsies.ledger.cancelling import carry_out_requests
+from airflow_horsies.ledger.cancelling import CANCELS_AT_ONCE, carry_out_requests
 from airflow_horsies.ledger.schema import read_version
 from airflow_horsies.models import LogCursor, TaskNews, TaskState
 from airflow_horsies.wire import scripts
@@ -65,6 +65,8 @@ MAX_RETRY_SECONDS = 15.0
 MAX_BUSY_SECONDS = 5.0
 # How long a schema that is not spoken, or a missing privilege, must last until the waiters are told.
 LASTING_SECONDS = 30.0
+# Tasks that wait to be cancelled are taken a page at a time, so that reading goes on in between.
+MORE_CANCELS_SECONDS = 1.0
 # A connection that hears nothing may be lost without anybody saying so.
 LISTEN_CHECK_SECONDS = 15.0
 # A hub without waiters stays a moment: the next one often comes soon.
@@ -280,13 +282,15 @@ class Hub:
     async def _read(self, connection: psycopg.AsyncConnection[Any]) -> None:
         loop = asyncio.get_running_loop()
         follower = _Follower(self._limits)
-        next_poll = loop.time() + self._poll_seconds
+        next_poll = next_cancels = loop.time() + self._poll_seconds
         while True:
             self._wake.clear()
             if loop.time() >= next_poll:
                 self._unread.update(self._waiters)
                 next_poll = loop.time() + self._poll_seconds
-                await self._carry_out_requests(connection)
+            if loop.time() >= next_cancels:
+                there_are_more = await self._carry_out_requests(connection)
+                next_cancels = loop.time() + (MORE_CANCELS_SECONDS if there_are_more else self._poll_seconds)
             try:
                 with self._database.translated():
                     await self._read_states(connection)
@@ -297,7 +301,7 @@ class Hub:
             self._reconnecting.reset()
             self._busy.reset()
             self._failing_since = None
-            due = min(next_poll, follower.due) if self._followers else next_poll
+            due = min(next_poll, next_cancels, *((follower.due,) if self._followers else ()))
             pause = max(due - loop.time(), 0) if self._waiters else LINGER_SECONDS
             try:
                 await asyncio.wait_for(self._wake.wait(), pause)
@@ -305,15 +309,20 @@ class Hub:
                 if not self._waiters:
                     raise _Idle from None
 
-    async def _carry_out_requests(self, connection: psycopg.AsyncConnection[Any]) -> None:
-        """Cancel what could not be cancelled when that was asked for; nobody here waits for it."""
+    async def _carry_out_requests(self, connection: psycopg.AsyncConnection[Any]) -> bool:
+        """Cancel what could not be cancelled when that was asked for; nobody here waits for it. True if there may be
+        more."""
         try:
             with self._database.translated():
-                await run_async(connection, lambda: self._known.speak(writing(carry_out_requests)), self._limits)
+                carried_out = await run_async(
+                    connection, lambda: self._known.speak(writing(carry_out_requests)), self._limits
+                )
+                return len(carried_out) == CANCELS_AT_ONCE
         except DatabaseUnreachable:
             raise
         except HorsiesError as error:
             log.warning("Tasks that are to be cancelled are not yet: %s", error)
+            return False
 
     async def _read_states(self, connection: psycopg.AsyncConnection[Any]) -> None:
         unread, self._unread = self._unread & self._waiters.keys(), set()

@@ -523,6 +523,7 @@ class AirflowTry:
     :param clear_number: ``dag_run.clear_number``, which every clear within the run raises.
     :param run_started_at: ``dag_run.start_date``.
     :param run_key: a value that Airflow keeps as long as the DAG run exists; None where there is none.
+    :param namespace: the namespace in which the first try submitted, where Airflow keeps it.
     """
 
     try_number: int
@@ -530,6 +531,7 @@ class AirflowTry:
     clear_number: int = 0
     run_started_at: datetime | None = None
     run_key: str | None = None
+    namespace: str | None = None
 
     def __post_init__(self) -> None:
         _require_int("try_number", self.try_number, 1, 2**31 - 1)

@@ -25,8 +25,9 @@ from airflow_horsies.outcomes import (
     failure_of,
     failure_text,
     named,
+    value_of,
 )
-from airflow_horsies.rendering import task_ids_of, whole_number
+from airflow_horsies.rendering import is_final, task_ids_of, whole_number
 from airflow_horsies.task_operator import MAX_LOGGED_ITEMS, HorsiesTaskOperator
 from airflow_horsies.triggers import HorsiesBatchTrigger, HorsiesTrigger
 
@@ -88,7 +89,7 @@ class HorsiesOperator(HorsiesTaskOperator):
         self._log_attempts(hook, task)
         match task.state:
             case TaskState.COMPLETED:
-                return None if task.result is None else task.result.ok
+                return value_of(task)
             case TaskState.FAILED:
                 raise failure_of(task, fail_fast_codes=self.fail_fast_codes)
             case TaskState.EXPIRED:
@@ -147,6 +148,9 @@ class HorsiesBatchOperator(HorsiesTaskOperator):
         self.max_failures = max_failures
         self.min_success = min_success
         self._agreed_failures: int | None = None
+        for name in ("max_failures", "min_success"):
+            if getattr(self, name) is not None and is_final(getattr(self, name)):
+                _count_of(name, getattr(self, name))
 
     def _wait(self, hook: HorsiesHook, deadline: datetime | None) -> list[TaskView] | None:
         # An empty batch ends at once; what an earlier try sent was cancelled, as it is no longer asked for.
@@ -155,6 +159,8 @@ class HorsiesBatchOperator(HorsiesTaskOperator):
     def _specs(self, context: Any) -> list[TaskSpec]:
         if isinstance(self.items, str) or not isinstance(self.items, Sequence):
             raise InvalidTask("items", f"must be a list of arguments, not {type(self.items).__name__}")
+        # What is wrong with the bounds is found before anything is sent.
+        self._allowed_failures(len(self.items))
         return [self._spec(context, item) for item in self.items]
 
     def _ids_to_return(self) -> list[str]:
@@ -195,9 +201,12 @@ class HorsiesBatchOperator(HorsiesTaskOperator):
             return self._agreed_failures
         bounds = []
         if self.max_failures is not None:
-            bounds.append(whole_number("max_failures", self.max_failures))
+            bounds.append(_count_of("max_failures", self.max_failures))
         if self.min_success is not None:
-            bounds.append(size - whole_number("min_success", self.min_success))
+            wanted = _count_of("min_success", self.min_success)
+            if wanted > size:
+                raise InvalidTask("min_success", f"is {wanted}, more than the {size} item(s) of the batch")
+            bounds.append(size - wanted)
         return min(bounds, default=0)
 
     def _finish(self, hook: HorsiesHook, tasks: Sequence[TaskView], context: Any) -> list[Any]:
@@ -208,16 +217,17 @@ class HorsiesBatchOperator(HorsiesTaskOperator):
         self._log_items(tasks)
         allowed = self._allowed_failures(len(tasks))
         if len(failed) > allowed:
-            problem = self._let_go(hook)
+            problem = self._let_go(hook, try_number=self._try_number)
             position, first = failed[0]
             raise BatchFailed(
                 f"{len(failed)} of {len(tasks)} tasks did not complete, more than the {allowed} allowed; "
-                f"{len(live)} {problem or 'were cancelled'}. The first is item {position}: {failure_text(first)}",
+                f"{len(live)} others {problem or 'were cancelled'}. The first is item {position}: "
+                f"{failure_text(first)}",
                 task_id=first.id,
                 queue=first.queue,
                 error_code=first.error_code,
             )
-        return [task.result.ok if _completed(task) and task.result else None for task in tasks]
+        return [value_of(task) if _completed(task) else None for task in tasks]
 
     def _log_items(self, tasks: Sequence[TaskView]) -> None:
         """A line per item, those that did not complete first; a large batch is cut."""
@@ -268,6 +278,13 @@ class HorsiesCancelOperator(BaseOperator):
             if task_id not in outcomes:
                 self.log.warning("There is no task %s: it never existed, or it is past its retention", task_id)
         return {task_id: outcome.value for task_id, outcome in outcomes.items()}
+
+
+def _count_of(name: str, value: Any) -> int:
+    number = whole_number(name, value)
+    if number < 0:
+        raise InvalidTask(name, f"must be 0 or more, not {number}")
+    return number
 
 
 def _completed(task: TaskView) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException, AirflowTaskTimeout
 
@@ -54,6 +54,31 @@ def failure_of(task: TaskView, *, fail_fast_codes: Collection[str] = ()) -> Task
         queue=task.queue,
         error_code=task.error_code,
     )
+
+
+def value_of(task: TaskView) -> Any:
+    """What a task that ended COMPLETED returned; TaskFailedForGood where Airflow could not keep it."""
+    value = None if task.result is None else task.result.ok
+    if holds_nul(value):
+        raise TaskFailedForGood(
+            f"{named(task)} returned a text with a NUL character, which Airflow's database cannot hold. Remove it in "
+            "the task",
+            task_id=task.id,
+            queue=task.queue,
+            error_code="RESULT_NOT_JSON",
+        )
+    return value
+
+
+def holds_nul(value: Any) -> bool:
+    match value:
+        case str():
+            return "\0" in value
+        case dict():
+            return any(map(holds_nul, value)) or any(map(holds_nul, value.values()))
+        case list():
+            return any(map(holds_nul, value))
+    return False
 
 
 def failure_text(task: TaskView) -> str:

@@ -41,12 +41,14 @@ def is_final(value: Any) -> bool:
 
 def whole_number(name: str, value: Any) -> int:
     """A template renders to text."""
-    if isinstance(value, str):
-        try:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    try:
+        if isinstance(value, str):
             return int(value)
-        except ValueError:
-            raise InvalidTask(name, f"must be a whole number, not {value!r}") from None
-    return int(value)
+    except ValueError:
+        pass
+    raise InvalidTask(name, f"must be a whole number, not {value!r}")
 
 
 def duration(name: str, value: Any) -> timedelta | None:

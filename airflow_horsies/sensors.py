@@ -16,7 +16,7 @@ from airflow.providers.common.compat.sdk import (
     conf,
 )
 
-from airflow_horsies.airflow_instance import read_state
+from airflow_horsies.airflow_instance import can_ask, read_state
 from airflow_horsies.exceptions import HorsiesError, InvalidTask, TaskNotFound
 from airflow_horsies.holding import earliest_reschedule, mark_deferral
 from airflow_horsies.hook import HorsiesHook
@@ -191,6 +191,9 @@ class HorsiesSensor(_DeferrableSensor):
             # A clear over there cancels the old tasks as it submits new ones.
             self.log.info("%s has submitted again", self._submitter())
             return False
+        if failed and self._by_submission and not self._has_ended():
+            # It was cleared or tries again, and has yet to submit.
+            return False
         if failed:
             task = hook.get_task(failed[0])
             self._give_up(
@@ -207,11 +210,15 @@ class HorsiesSensor(_DeferrableSensor):
 
     def _has_ended(self) -> bool:
         """One that was cleared, or whose run was made again, has yet to submit; what it submitted before is old."""
-        state = read_state(self._submitter())
-        if state is None or state.has_ended:
+        if not can_ask():
             return True
-        self.log.info("Waiting for %s itself, which is %s", self._submitter(), state.state or "not scheduled yet")
-        return False
+        state = read_state(self._submitter())
+        if state is None:
+            self.log.info("Airflow does not say how %s stands; asking again later", self._submitter())
+            return False
+        if not state.has_ended:
+            self.log.info("Waiting for %s itself, which is %s", self._submitter(), state.state or "not scheduled yet")
+        return state.has_ended
 
     def _find_task_ids(self, hook: HorsiesHook) -> list[str]:
         return (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -39,7 +39,6 @@ from airflow_horsies.wording import describe_attempts
 
 MAX_LOGGED_ITEMS = 100
 ATTEMPTS_LINK = HorsiesAttemptsLink()
-REQUESTED = CancelOutcome.REQUESTED
 LET_GO_SECONDS = 30.0
 # Airflow kills the process five seconds after it told it to end.
 KILL_SECONDS = 3.0
@@ -149,6 +148,7 @@ class HorsiesTaskOperator(BaseOperator):
         self._sent_ids: list[str] = []
         self._instance: Any = None
         self._life = 0
+        self._try_number: int | None = None
         self._conn_id: str | None = None
         self._namespace: str | None = None
         self._queue_deadline: datetime | None = None
@@ -179,6 +179,7 @@ class HorsiesTaskOperator(BaseOperator):
     def execute_complete(self, context: Any, event: Mapping[str, Any]) -> Any:
         """Called with the trigger's event, which says what was waited for: code and settings may have changed since."""
         self._instance = instance_of(context)
+        self._try_number = context["ti"].try_number
         self._take_over(event)
         with self._hook() as hook:
             self._sent_ids = self._ids_of(hook, event)
@@ -317,8 +318,11 @@ class HorsiesTaskOperator(BaseOperator):
 
     def _submit(self, hook: HorsiesHook, specs: Sequence[TaskSpec], context: Any) -> None:
         self._instance = instance_of(context)
+        self._try_number = context["ti"].try_number
         with self._undisturbed():
-            sent = hook.submit_many(specs, self._instance, airflow_try(context))
+            tried = airflow_try(context, namespace=hook.namespace)
+            hook.stay_in(tried.namespace)
+            sent = hook.submit_many(specs, self._instance, tried)
             self._sent_ids = [each.task_id for each in sent]
             self._life = max((each.life for each in sent), default=0)
             self._namespace = hook.namespace
@@ -404,11 +408,9 @@ class HorsiesTaskOperator(BaseOperator):
 
     def _give_up(self, hook: HorsiesHook) -> list[TaskView]:
         """The time is up: what has not ended is cancelled; tasks that have all ended are as good as in time."""
-        problem = self._let_go(hook)
-        if problem is None:
-            tasks = self._read_tasks(hook)
-            if all(task.state.is_terminal and task.state is not TaskState.CANCELLED for task in tasks):
-                return tasks
+        tasks, problem = self._let_go_unless_ended(hook)
+        if tasks is not None:
+            return tasks
         if self._task_log is not None:
             self._task_log.finish(hook, cancelled=self._sent_ids)
         first = self._sent_ids[0] if self._sent_ids else "(none)"
@@ -419,34 +421,50 @@ class HorsiesTaskOperator(BaseOperator):
         )
 
     def _not_served(self, hook: HorsiesHook) -> list[TaskView]:
-        problem = self._let_go(hook)
-        if problem is None:
-            tasks = self._read_tasks(hook)
-            if all(task.state.is_terminal and task.state is not TaskState.CANCELLED for task in tasks):
-                return tasks
+        tasks, problem = self._let_go_unless_ended(hook)
+        if tasks is not None:
+            return tasks
         raise QueueNotServed(
-            f"no live horsies worker serves the queue {self.horsies_queue!r}, and task {self._sent_ids[0]} waited "
-            f"there for {self.queue_timeout}; it {problem or 'was cancelled'}. 'airflow horsies check' shows who "
-            "serves what",
+            f"no live horsies worker serves the queue {self.horsies_queue!r}, and {len(self._sent_ids)} task(s), "
+            f"{self._sent_ids[0]} first, waited there for {self.queue_timeout} and {problem or 'were cancelled'}. "
+            "'airflow horsies check' shows who serves what",
             task_id=self._sent_ids[0],
             queue=self.horsies_queue,
         )
 
-    def _let_go(self, hook: HorsiesHook, *, seconds: float = LET_GO_SECONDS) -> str | None:
-        """Cancel what nobody else wants; what keeps it from being done now, if anything does."""
+    def _let_go_unless_ended(self, hook: HorsiesHook) -> tuple[list[TaskView] | None, str | None]:
+        """The tasks, if there is nothing left to wait for; else what kept them from being cancelled, if anything."""
+        cancelled_before: set[str] = set()
+        with suppress(HorsiesError):
+            tasks = self._read_tasks(hook)
+            if tasks and not self._goes_on(tasks):
+                return tasks, None
+            cancelled_before = {task.id for task in tasks if task.state is TaskState.CANCELLED}
+        problem = self._let_go(hook, try_number=self._try_number)
+        if problem is None and self._sent_ids:
+            tasks = self._read_tasks(hook)
+            if all(task.state is not TaskState.CANCELLED or task.id in cancelled_before for task in tasks):
+                return tasks, None
+        return None, problem
+
+    def _let_go(self, hook: HorsiesHook, *, try_number: int | None, seconds: float = LET_GO_SECONDS) -> str | None:
+        """Cancel what nobody else wants; what keeps it from being done now, if anything does.
+
+        :param try_number: this try, if it lets go of its own accord and not by a person's wish.
+        """
         give_up = time.monotonic() + seconds
         with self._undisturbed():
             while True:
                 try:
                     ids = self._sent_ids or latest_task_ids(hook.submissions_of(self._instance))
                     self._sent_ids = ids
-                    outcomes = set(hook.release(ids, self._instance).values()) if ids else set()
+                    released = hook.release(ids, self._instance, try_number=try_number) if ids else {}
                 except HorsiesError as error:
                     if time.monotonic() + RETRY_SECONDS > give_up:
                         return f"could not be cancelled, so that they go on: {error}"
                     time.sleep(RETRY_SECONDS)
                 else:
-                    return "will be cancelled as soon as horsies can record that" if REQUESTED in outcomes else None
+                    return _problem_of(set(released.values()))
 
     @contextmanager
     def _undisturbed(self) -> Iterator[None]:
@@ -465,7 +483,7 @@ class HorsiesTaskOperator(BaseOperator):
             self.log.info("The process is told to end, the task instance is not: its horsies tasks go on")
         else:
             with self._hook() as hook:
-                problem = self._let_go(hook, seconds=KILL_SECONDS)
+                problem = self._let_go(hook, try_number=None, seconds=KILL_SECONDS)
             if problem is not None:
                 self.log.error("Told to end; the horsies tasks %s", problem)
 
@@ -477,3 +495,11 @@ class HorsiesTaskOperator(BaseOperator):
             self.log.warning("What workers told of the attempts cannot be read: %s", error)
         for line in describe_attempts(task, records):
             self.log.info("Task %s, %s", task.id, line)
+
+
+def _problem_of(outcomes: Collection[CancelOutcome]) -> str | None:
+    if CancelOutcome.REQUESTED in outcomes:
+        return "will be cancelled as soon as horsies can record that"
+    if CancelOutcome.STILL_WANTED in outcomes:
+        return "go on, as a later try or another task instance waits for them"
+    return None

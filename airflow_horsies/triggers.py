@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_horsies.airflow_instance import read_state_async
+from airflow_horsies.airflow_instance import can_ask, read_state_async
 from airflow_horsies.database import Backoff
 from airflow_horsies.exceptions import (
     PASSING_ERRORS,
@@ -197,7 +197,7 @@ class HorsiesTrigger(BaseTrigger):
             await asyncio.sleep(backoff.next_pause())
         if state is None:
             self.log.warning("Airflow does not say what became of %s: its horsies tasks go on", instance)
-        elif state.is_given_up:
+        elif state.is_given_up_by_trigger:
             await self._let_go(instance)
 
     async def _let_go(self, instance: TaskInstanceKey) -> None:
@@ -443,7 +443,7 @@ class HorsiesSubmissionTrigger(HorsiesSensorTrigger):
             if latest != task_ids:
                 return None, latest
             reason = self._reason(waiter)
-            if reason is Reason.ENDED and not await self._has_ended():
+            if reason is not None and not await self._has_ended():
                 # It was cleared or made again, and is about to submit; or it ends any moment.
                 reason = None
                 await asyncio.sleep(pause)
@@ -454,9 +454,11 @@ class HorsiesSubmissionTrigger(HorsiesSensorTrigger):
                 return reason, latest
 
     async def _has_ended(self) -> bool:
-        """Whether the other task instance is done with what it submitted, as far as Airflow says."""
+        """Whether the other task instance is done with what it submitted; not as long as Airflow does not say."""
+        if not can_ask():
+            return True
         state = await read_state_async(self._other)
-        return state is None or state.has_ended
+        return state is not None and state.has_ended
 
     async def _hear(self, waiter: Waiter) -> None:
         """Returns when the ends of the tasks mean something, or it is time to look for other tasks."""

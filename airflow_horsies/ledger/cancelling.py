@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import json
+from collections.abc import Collection, Iterator
 
 from airflow_horsies.ledger.schema import PACKAGE, read_version
 from airflow_horsies.ledger.submissions import key_of
@@ -11,9 +12,19 @@ from airflow_horsies.wire.scripts import cancel_task, read_states
 from airflow_horsies.wire.statement import Script, Statement, sql_text
 from airflow_horsies.wire.statements import Wire
 
-REQUESTS_AT_ONCE = 100
+# In one transaction: horsies takes a lock for each, of which the server has some thousands in all.
+CANCELS_AT_ONCE = 100
+# Far more than any submitter takes between two statements.
+MOST_IDLE_SECONDS = 60
 # The version of the ledger that has requests and knows who shares a task.
 SINCE = 4
+
+
+def pages(task_ids: Collection[str]) -> Iterator[list[str]]:
+    """So many at a time as one transaction may cancel, in the order of the ids."""
+    ordered = sorted(task_ids)
+    for start in range(0, len(ordered), CANCELS_AT_ONCE):
+        yield ordered[start : start + CANCELS_AT_ONCE]
 
 
 def cancel_and_signal(
@@ -55,21 +66,53 @@ def cancel_many_in_any_ledger(wire: Wire, task_ids: Collection[str]) -> Script[d
 
 
 def release(
-    wire: Wire, namespace: str, task_instance: TaskInstanceKey, task_ids: Collection[str]
+    wire: Wire,
+    namespace: str,
+    task_instance: TaskInstanceKey,
+    task_ids: Collection[str],
+    *,
+    try_number: int | None = None,
+    later: bool = False,
 ) -> Script[dict[str, CancelOutcome]]:
-    """As :func:`cancel_unless_shared`, in a ledger of any version, now or later."""
+    """The task instance no longer wants these tasks; those that nobody else wants are cancelled. In a ledger of any
+    version, at once or, where horsies cannot record a cancelled task now, later.
+
+    :param try_number: the try that lets go, of its own accord: it does nothing where a later one wants them.
+    """
     version = yield from read_version()
     if version < SINCE:
         return (yield from cancel_many_and_signal(wire, task_ids, has_signals=version > 0))
-    if wire.schema.worker_has_started:
+    if try_number is not None and (yield from _has_later_try(namespace, task_instance, task_ids, try_number)):
+        return dict.fromkeys(task_ids, CancelOutcome.STILL_WANTED)
+    if wire.schema.worker_has_started and not later:
         return (yield from cancel_unless_shared(wire, namespace, task_instance, task_ids))
-    return (yield from release_later(namespace, task_instance, task_ids))
+    return (yield from _release_later(namespace, task_instance, task_ids))
 
 
-def release_later(
+def _has_later_try(
+    namespace: str, task_instance: TaskInstanceKey, task_ids: Collection[str], try_number: int
+) -> Script[bool]:
+    yield from lock_task_instance(namespace, task_instance)
+    (row,) = yield Statement(
+        sql_text(PACKAGE, "find_later_try"),
+        {
+            **key_of(namespace, task_instance),
+            "horsies_task_id": next(iter(task_ids), None),
+            "try_number": try_number,
+        },
+    )
+    return bool(row["is_there"])
+
+
+def lock_task_instance(namespace: str, task_instance: TaskInstanceKey) -> Script[None]:
+    """Whoever submits for the task instance, or lets go of what it submitted, comes one after the other."""
+    key = json.dumps(list(key_of(namespace, task_instance).values()))
+    yield Statement(sql_text(PACKAGE, "lock_task_instance"), {"key": key, "idle_seconds": MOST_IDLE_SECONDS})
+
+
+def _release_later(
     namespace: str, task_instance: TaskInstanceKey, task_ids: Collection[str]
 ) -> Script[dict[str, CancelOutcome]]:
-    """As :func:`release`, where horsies cannot record a cancelled task now."""
     requested = yield from request_cancel(namespace, task_instance, task_ids)
     return {
         task_id: CancelOutcome.REQUESTED if task_id in requested else CancelOutcome.STILL_WANTED for task_id in task_ids
@@ -93,15 +136,19 @@ def request_cancel(namespace: str, task_instance: TaskInstanceKey, task_ids: Col
     return ours
 
 
-def carry_out_requests(wire: Wire, *, limit: int = REQUESTS_AT_ONCE) -> Script[int]:
-    """Cancel what could not be cancelled when that was asked for; how many requests were carried out."""
+def carry_out_requests(wire: Wire, ids: Collection[str] | None = None) -> Script[dict[str, CancelOutcome]]:
+    """Cancel some of what could not be cancelled when that was asked for; the outcome of each.
+
+    :param ids: only these.
+    """
     if not wire.schema.worker_has_started or (yield from read_version()) < SINCE:
-        return 0
-    rows = yield Statement(sql_text(PACKAGE, "take_cancel_requests"), {"limit": limit})
-    ids = [row["horsies_task_id"] for row in rows]
-    if ids:
-        yield from cancel_many_and_signal(wire, ids)
-    return len(ids)
+        return {}
+    rows = yield Statement(
+        sql_text(PACKAGE, "take_cancel_requests"),
+        {"limit": CANCELS_AT_ONCE, "ids": None if ids is None else sorted(ids)},
+    )
+    taken = [row["horsies_task_id"] for row in rows]
+    return (yield from cancel_many_and_signal(wire, taken)) if taken else {}
 
 
 def lock_shared_tasks(task_ids: Collection[str]) -> Script[set[str]]:

@@ -13,30 +13,36 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum, auto
+from itertools import count
 from typing import assert_never
 
-from airflow_horsies.exceptions import InvalidTask, NamespaceTaken, StaleSubmission, TaskNotFound
-from airflow_horsies.ledger.cancelling import cancel_unless_shared, lock_shared_tasks, request_cancel
+from airflow_horsies.exceptions import InvalidTask, NamespaceTaken, StaleSubmission, TaskIdTaken, TaskNotFound
+from airflow_horsies.ledger.cancelling import (
+    CANCELS_AT_ONCE,
+    cancel_unless_shared,
+    lock_shared_tasks,
+    lock_task_instance,
+    request_cancel,
+)
 from airflow_horsies.ledger.schema import PACKAGE
 from airflow_horsies.ledger.submissions import key_of
 from airflow_horsies.models import AirflowTry, SubmitOutcome, SubmitResult, TaskInstanceKey, TaskState
-from airflow_horsies.wire.encoding import COMPACT, EncodedTask
+from airflow_horsies.wire.encoding import COMPACT, EncodedTask, as_sent, work_of
 from airflow_horsies.wire.scripts import (
+    EarlierTask,
     FoundCommand,
     claim_idempotency_keys,
     find_commands,
     insert_new_tasks,
     is_same_command,
     read_states,
-    require_same_command,
+    read_tasks,
 )
 from airflow_horsies.wire.statement import Row, Rows, Script, Statement, sql_text
 from airflow_horsies.wire.statements import Wire
 
 # Never change this value: ids derived from it are in databases.
 TASK_ID_NAMESPACE = uuid.UUID("5d1a0f0e-7f0c-5b39-9c58-0a8f3f0c6f51")
-# Far more than any submitter takes between two statements.
-MOST_IDLE_SECONDS = 60
 NO_LONGER_ASKED_FOR = -1
 
 
@@ -86,8 +92,7 @@ def submit_tasks(
     if any(task.id_is_given for task in tasks):
         raise InvalidTask("task_id", "is derived from the task instance when submitting; leave it out")
     items = list(_items(tasks))
-    key = json.dumps(list(submitter.key.values()))
-    yield Statement(sql_text(PACKAGE, "lock_task_instance"), {"key": key, "idle_seconds": MOST_IDLE_SECONDS})
+    yield from lock_task_instance(submitter.namespace, submitter.task_instance)
     newest = yield Statement(sql_text(PACKAGE, "read_newest_life"), submitter.key)
     # Asked in the same trip, as a first submission has to know.
     first_ids = [submitter.derive_task_id(item, 1) for item in items]
@@ -104,23 +109,23 @@ def submit_tasks(
     results: dict[int, SubmitResult] = {}
     pending: list[_Round] = []
     free = max((row["position"] for row in newest), default=-1) + 1 if goes_on else 0
+    stood = _rounds_by_place(newest) if goes_on else {}
     for place, (item, task) in enumerate(zip(items, tasks, strict=True)):
         row = recorded.get(place)
-        # An idempotency key guards the first submission; a clear or a retry asks for the work again.
-        keyed = task if not newest else replace(task, idempotency_digest=None)
         if row is None:
             position, free = (free, free + 1) if goes_on else (place, free)
-            pending.append(_Round(submitter, item, position, place, 1, keyed))
+            pending.append(_Round(submitter, item, position, place, stood.get(place, 0) + 1, task))
         elif row["is_to_be_cancelled"] or _asks_for_next_round(
             row["horsies_task_id"], states.get(row["horsies_task_id"])
         ):
-            pending.append(_Round(submitter, item, row["position"], place, row["round"] + 1, keyed))
+            pending.append(_Round(submitter, item, row["position"], place, row["round"] + 1, task))
         else:
             task_id = row["horsies_task_id"]
             results[place] = _result(task_id, states[task_id], life, row["round"], place)
 
     known = yield from _find_unrecorded(wire, pending, existing, set(first_ids))
-    replayed = yield from _take_up_shared(wire, pending, known)
+    # A clear asks for the work again, whoever has done it meanwhile.
+    replayed = yield from _take_up_shared(wire, pending, known, is_clear=bool(newest) and not goes_on)
     yield from insert_new_tasks(wire, [r.task for r in pending if r.task.id not in known and r.task.id not in replayed])
     for item_ in pending:
         item_.horsies_task_id = replayed.get(item_.task.id, item_.task.id)
@@ -128,6 +133,8 @@ def submit_tasks(
         results[item_.place] = _result(item_.horsies_task_id, state, life, item_.number, item_.place)
     if pending:
         yield _record(submitter, life, pending)
+    elif goes_on and submitter.tried.try_number > _last_try(newest):
+        yield _see_try(submitter, newest[0])
     moved = _moved(newest, recorded) if goes_on or not tasks else []
     if moved:
         params = {**submitter.key, "life": newest[0]["life"], "items": COMPACT.encode(moved)}
@@ -146,8 +153,10 @@ class _Round:
     number: int
     task: EncodedTask
     horsies_task_id: str = ""
+    key_digest: bytes | None = None
 
     def __post_init__(self) -> None:
+        self.key_digest = self.task.idempotency_digest
         self.use_round(self.number)
 
     @property
@@ -165,6 +174,7 @@ class _Round:
             "work": rf"\x{self.item.work.hex()}",
             "occurrence": self.item.occurrence,
             "taken_up": self.horsies_task_id != self.task.id,
+            "key_digest": None if self.key_digest is None else rf"\x{self.key_digest.hex()}",
         }
 
     def use_round(self, number: int) -> None:
@@ -197,10 +207,10 @@ def _goes_on(submitter: Submitter, newest: Rows) -> bool:
     last = max(newest, key=lambda row: int(row["try_number"]))
     match _compare(submitter.tried, last):
         case _Life.SAME:
-            if submitter.tried.try_number < last["try_number"]:
+            if submitter.tried.try_number < _last_try(newest):
                 raise StaleSubmission(
                     f"{submitter.task_instance} was taken for dead in try {submitter.tried.try_number}, and try "
-                    f"{last['try_number']} has submitted {last['horsies_task_id']}; this try submits nothing"
+                    f"{_last_try(newest)} asked for {last['horsies_task_id']}; this try submits nothing"
                 )
             return True
         case _Life.NEWER:
@@ -210,6 +220,12 @@ def _goes_on(submitter: Submitter, newest: Rows) -> bool:
                 f"{submitter.task_instance} has been cleared since, or its run was made again, and the newer one has "
                 f"submitted {last['horsies_task_id']}; this try submits nothing"
             )
+
+
+def _last_try(newest: Rows) -> int:
+    """The newest try that asked for something, whether or not it had to send it."""
+    tries: list[int] = [max(row["try_number"], row["seen_try"] or 0) for row in newest]
+    return max(tries)
 
 
 def _compare(tried: AirflowTry, row: Row) -> _Life:
@@ -240,21 +256,50 @@ def _is_same_run(tried: AirflowTry, row: Row) -> bool:
 def _match(wire: Wire, newest: Rows, items: Sequence[Item], tasks: Sequence[EncodedTask]) -> Script[dict[int, Row]]:
     """What was recorded of each item, by its place in the list."""
     rows = {Item(bytes(row["work"]), row["occurrence"]): row for row in newest if row["work"] is not None}
-    matched = {place: rows[item] for place, item in enumerate(items) if item in rows}
-    unknown = {row["position"]: row for row in newest if row["work"] is None and row["position"] < len(tasks)}
+    unknown = [row for row in newest if row["work"] is None]
     if unknown:
-        # Recorded by a release that went by position: the command itself tells whether it is the same work.
-        commands = yield from find_commands(wire, [row["horsies_task_id"] for row in unknown.values()])
-        for position, row in unknown.items():
-            command = commands.get(row["horsies_task_id"])
-            if position not in matched and (command is None or is_same_command(tasks[position], command)):
-                matched[position] = row
-    return matched
+        yield from _find_works(wire, unknown, rows, tasks)
+    return {place: rows[item] for place, item in enumerate(items) if item in rows}
+
+
+def _find_works(
+    wire: Wire, unknown: Sequence[Row], rows: dict[Item, Row], tasks: Sequence[EncodedTask]
+) -> Script[None]:
+    """Of what a release submitted that recorded no work: by the arguments, where horsies still has them, else by the
+    fingerprint of the item that stands where it stood."""
+    ids = [row["horsies_task_id"] for row in unknown]
+    found = yield from read_tasks(wire, ids, whole=True)
+    commands = yield from find_commands(wire, ids)
+    for row in unknown:
+        task_id, position = row["horsies_task_id"], row["position"]
+        task, command = found.get(task_id), commands.get(task_id)
+        if task is not None and task.kwargs is not None:
+            work = work_of(task.task_name, task.kwargs)
+        elif position < len(tasks) and (command is None or _is_as_sent(tasks[position], row, command)):
+            work = tasks[position].work
+        else:
+            continue
+        occurrence = next(n for n in count() if Item(work, n) not in rows)
+        rows[Item(work, occurrence)] = row
+
+
+def _is_as_sent(task: EncodedTask, row: Row, command: FoundCommand) -> bool:
+    """The deadline is often counted from the submission, so that of each try differs."""
+    return is_same_command(as_sent(task, queue_name=row["queue_name"], good_until=row["good_until"]), command)
 
 
 def _unwanted(newest: Rows, recorded: Mapping[int, Row]) -> list[Row]:
     wanted = {row["position"] for row in recorded.values()}
     return [row for row in newest if row["position"] not in wanted and row["place"] != NO_LONGER_ASKED_FOR]
+
+
+def _rounds_by_place(newest: Rows) -> dict[int, int]:
+    """How many rounds there were at each place: what is asked for instead of something else is another one."""
+    rounds: dict[int, int] = {}
+    for row in newest:
+        place = row["position"] if row["place"] in (None, NO_LONGER_ASKED_FOR) else row["place"]
+        rounds[place] = max(rounds.get(place, 0), row["round"])
+    return rounds
 
 
 def _moved(newest: Rows, recorded: Mapping[int, Row]) -> list[dict[str, int]]:
@@ -276,7 +321,7 @@ def _let_go(
     live = [row["horsies_task_id"] for row in unwanted if _is_live(states.get(row["horsies_task_id"]))]
     if not live:
         return
-    if can_cancel:
+    if can_cancel and len(live) <= CANCELS_AT_ONCE:
         yield from cancel_unless_shared(wire, submitter.namespace, submitter.task_instance, live)
     else:
         yield from request_cancel(submitter.namespace, submitter.task_instance, live)
@@ -325,10 +370,24 @@ def _find_unrecorded(
                 item.use_round(item.number + 1)
                 next_unchecked[item.task.id] = item
             else:
-                require_same_command(item.task, command)
+                yield from _require_same_work(wire, item, command)
                 known[task_id] = command.state
         unchecked = next_unchecked
     return known
+
+
+def _require_same_work(wire: Wire, item: _Round, command: FoundCommand) -> Script[None]:
+    """The id was derived from the work; queue, priority and deadlines may differ."""
+    if is_same_command(item.task, command):
+        return
+    task = (yield from read_tasks(wire, [item.task.id], whole=True)).get(item.task.id)
+    if task is None or task.kwargs is None or work_of(task.task_name, task.kwargs) == item.item.work:
+        return
+    raise TaskIdTaken(
+        f"a task with the id {item.task.id} exists already and was sent with other arguments",
+        task_id=item.task.id,
+        queue=item.task.queue_name,
+    )
 
 
 def _find_recorded(task_ids: Collection[str]) -> Script[set[str]]:
@@ -336,30 +395,76 @@ def _find_recorded(task_ids: Collection[str]) -> Script[set[str]]:
     return {row["horsies_task_id"] for row in rows}
 
 
-def _take_up_shared(wire: Wire, pending: Sequence[_Round], known: dict[str, TaskState]) -> Script[dict[str, str]]:
-    """The tasks that others sent under the same idempotency key, by the ids they stand for.
+def _take_up_shared(
+    wire: Wire, pending: Sequence[_Round], known: dict[str, TaskState], *, is_clear: bool
+) -> Script[dict[str, str]]:
+    """The tasks that others asked for under the same idempotency key, by the ids they stand for.
 
-    One that ended badly, or that horsies no longer keeps, is no answer to a new question: the work is sent without
-    the key.
+    One that ended badly, or that horsies no longer keeps, is no answer to a new question: another one of the same key
+    is, or else the work is sent without the key.
     """
-    replayed = yield from claim_idempotency_keys(wire, [r.task for r in pending if r.task.id not in known])
-    if not replayed:
+    keyed = [item for item in pending if item.key_digest is not None and item.task.id not in known]
+    if not keyed:
         return {}
-    shared = sorted(set(replayed.values()))
-    to_be_cancelled = yield from lock_shared_tasks(shared)
-    states = yield from read_states(wire, shared)
-    taken = {}
-    for item in pending:
-        task_id = replayed.get(item.task.id)
-        if task_id is None:
-            continue
-        state = states.get(task_id)
-        if task_id in to_be_cancelled or state is None or _asks_for_next_round(task_id, state):
+    yield Statement(sql_text(PACKAGE, "lock_keys"), {"digests": sorted(item.key_digest or b"" for item in keyed)})
+    if is_clear:
+        for item in keyed:
             item.task = replace(item.task, idempotency_digest=None)
+        return {}
+    claimed = yield from claim_idempotency_keys(wire, [item.task for item in keyed])
+    taken_keys = [item for item in keyed if item.task.id in claimed]
+    if not taken_keys:
+        return {}
+    candidates = yield from _find_candidates(wire, taken_keys, claimed)
+    every = {task_id for ids in candidates.values() for task_id in ids}
+    to_be_cancelled = yield from lock_shared_tasks(every)
+    states = yield from read_states(wire, sorted(every))
+    taken = {}
+    for item in taken_keys:
+        for task_id in candidates[item.task.id]:
+            state = states.get(task_id)
+            if task_id not in to_be_cancelled and state is not None and not _asks_for_next_round(task_id, state):
+                taken[item.task.id] = task_id
+                known[task_id] = state
+                break
         else:
-            taken[item.task.id] = task_id
-            known[task_id] = state
+            item.task = replace(item.task, idempotency_digest=None)
     return taken
+
+
+def _find_candidates(
+    wire: Wire, keyed: Sequence[_Round], claimed: Mapping[str, EarlierTask]
+) -> Script[dict[str, list[str]]]:
+    """The task that holds the key of each item, and what others sent when that had ended badly."""
+    holders = {item.task.id: claimed[item.task.id] for item in keyed}
+    for item in keyed:
+        holder = holders[item.task.id]
+        if not holder.is_same_command and (yield from _work_of(wire, holder.task_id)) != item.item.work:
+            raise TaskIdTaken(
+                f"the idempotency key belongs to task {holder.task_id}, which was sent with other arguments",
+                task_id=holder.task_id,
+            )
+    rows = yield Statement(sql_text(PACKAGE, "find_shared"), {"digests": [item.key_digest for item in keyed]})
+    return {
+        item.task.id: [
+            holders[item.task.id].task_id,
+            *(
+                row["horsies_task_id"]
+                for row in rows
+                if (bytes(row["key_digest"]), bytes(row["work"])) == (item.key_digest, item.item.work)
+            ),
+        ]
+        for item in keyed
+    }
+
+
+def _work_of(wire: Wire, task_id: str) -> Script[bytes | None]:
+    """What a task was asked to do; None where nobody knows any more."""
+    rows = yield Statement(sql_text(PACKAGE, "find_works"), {"ids": [task_id]})
+    if rows:
+        return bytes(rows[0]["work"])
+    task = (yield from read_tasks(wire, [task_id], whole=True)).get(task_id)
+    return None if task is None or task.kwargs is None else work_of(task.task_name, task.kwargs)
 
 
 def _result(task_id: str, state: TaskState | None, life: int, number: int, position: int) -> SubmitResult:
@@ -378,6 +483,12 @@ def _result(task_id: str, state: TaskState | None, life: int, number: int, posit
         round=number,
         position=position,
     )
+
+
+def _see_try(submitter: Submitter, row: Row) -> Statement:
+    place = {name: row[name] for name in ("life", "position", "round")}
+    params = {**submitter.key, **place, "try_number": submitter.tried.try_number}
+    return Statement(sql_text(PACKAGE, "see_try"), params)
 
 
 def _record(submitter: Submitter, life: int, rounds: Sequence[_Round]) -> Statement:

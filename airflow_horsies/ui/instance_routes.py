@@ -151,7 +151,8 @@ def download_log(
     dependencies=[*MAY_ACT, Depends(require_cancel_body), Depends(action_logging(event="horsies_cancel"))],
 )
 def cancel(key: InstanceDep, body: CancelBody) -> Response:
-    """Cancel what the task instance submitted last and what still lives; Airflow then ends the task instance."""
+    """Cancel what the task instance submitted last and what still lives; Airflow then ends
+    the task instance, or tries again if it has retries left."""
     with PageHook(conn_id(), seconds=ACTION_SECONDS) as hook:
         latest = hook.latest(key)
         if not latest:

@@ -9,7 +9,7 @@ import os
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -107,7 +107,7 @@ def encode_task(
         enqueue_sha=_sha256(around.sha, ASCII.encode(kwargs_json)).hexdigest(),
         command_fingerprint=_sha256(around.fingerprint, COMPACT.encode(kwargs_json)).digest(),
         input_digest=hashlib.sha256(rerun_input).digest(),
-        work=hashlib.sha256(ASCII.encode(spec.task_name).encode() + arguments).digest(),
+        work=_work(spec.task_name, arguments),
         retention_class_key=retention,
         retain_rerun_input=spec.retain_rerun_input,
         rerun_disposition=disposition,
@@ -115,6 +115,33 @@ def encode_task(
         idempotency_digest=(
             None if spec.idempotency_key is None else _idempotency_digest(spec.task_name, spec.idempotency_key)
         ),
+    )
+
+
+def work_of(task_name: str, kwargs: Mapping[str, Any]) -> bytes:
+    """The work of a task that was read: what two tasks ask for is the same if theirs is."""
+    return _work(task_name, SORTED.encode(kwargs).encode())
+
+
+def _work(task_name: str, sorted_arguments: bytes) -> bytes:
+    return hashlib.sha256(ASCII.encode(task_name).encode() + sorted_arguments).digest()
+
+
+def as_sent(task: EncodedTask, *, queue_name: str, good_until: datetime | None) -> EncodedTask:
+    """The task, had it been sent to this queue with this deadline; only its command counts."""
+    deadline = None if good_until is None else good_until.astimezone(UTC)
+    options = {**json.loads(task.task_options), "good_until": None if deadline is None else deadline.isoformat()}
+    options_json = COMPACT.encode(options)
+    around = _around_arguments(
+        *(task.task_name, queue_name, task.priority, task.sent_at, deadline, task.delay_seconds, options_json),
+        *(task.retention_class_key, task.retain_rerun_input),
+    )
+    return replace(
+        task,
+        queue_name=queue_name,
+        good_until=deadline,
+        task_options=options_json,
+        command_fingerprint=_sha256(around.fingerprint, COMPACT.encode(task.kwargs)).digest(),
     )
 
 

@@ -61,11 +61,19 @@ class FoundCommand:
     command: bytes | tuple[object, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class EarlierTask:
+    """A task that holds an idempotency key."""
+
+    task_id: str
+    is_same_command: bool
+
+
 def enqueue_task(wire: Wire, task: EncodedTask, *, is_rerun: bool = False) -> Script[str]:
     """Send one task and return its id; the same id or key with the same command again returns the first."""
     if is_rerun and (yield from _were_sent(wire, [task])):
         return task.id
-    replayed = yield from claim_idempotency_keys(wire, [task])
+    replayed = yield from replay_idempotency_keys(wire, [task])
     if replayed:
         return replayed[task.id]
     existing = yield from _find_given(wire, [task])
@@ -83,7 +91,7 @@ def enqueue_tasks(wire: Wire, tasks: Sequence[EncodedTask], *, is_rerun: bool = 
     repeated = [task_id for task_id, count in Counter(task.id for task in tasks).items() if count > 1]
     if repeated:
         raise InvalidTask("task_id", f"{repeated[0]} is given more than once; nothing was sent")
-    replayed = yield from claim_idempotency_keys(wire, tasks)
+    replayed = yield from replay_idempotency_keys(wire, tasks)
     for task in tasks:
         if task.id in replayed:
             raise TaskIdTaken(
@@ -294,8 +302,8 @@ def task_not_found(task_id: str) -> TaskNotFound:
     )
 
 
-def claim_idempotency_keys(wire: Wire, tasks: Sequence[EncodedTask]) -> Script[dict[str, str]]:
-    """Reserve the idempotency keys; the ids of tasks whose key was used before, with the earlier task's id."""
+def claim_idempotency_keys(wire: Wire, tasks: Sequence[EncodedTask]) -> Script[dict[str, EarlierTask]]:
+    """Reserve the idempotency keys; the ids of tasks whose key was used before, with the earlier task."""
     keyed = [task for task in tasks if task.idempotency_digest is not None]
     if not keyed:
         return {}
@@ -306,16 +314,24 @@ def claim_idempotency_keys(wire: Wire, tasks: Sequence[EncodedTask]) -> Script[d
         )
     if len({task.idempotency_digest for task in keyed}) != len(keyed):
         raise InvalidTask("idempotency_key", "is given twice for the same task name")
-    replayed: dict[str, str] = {}
-    for row in (yield wire.claim_idempotency_keys(keyed)):
-        if row["outcome"] == "CONFLICT":
+    return {
+        row["id"]: EarlierTask(row["task_id"], is_same_command=row["outcome"] == "REPLAY")
+        for row in (yield wire.claim_idempotency_keys(keyed))
+        if row["outcome"] in ("REPLAY", "CONFLICT")
+    }
+
+
+def replay_idempotency_keys(wire: Wire, tasks: Sequence[EncodedTask]) -> Script[dict[str, str]]:
+    """As claim_idempotency_keys; an earlier task that differs in anything is an error."""
+    claimed = yield from claim_idempotency_keys(wire, tasks)
+    for earlier in claimed.values():
+        if not earlier.is_same_command:
             raise TaskIdTaken(
-                f"the idempotency key belongs to task {row['task_id']}, which was sent with other arguments or options",
-                task_id=row["task_id"],
+                f"the idempotency key belongs to task {earlier.task_id}, which was sent with other arguments or "
+                "options",
+                task_id=earlier.task_id,
             )
-        if row["outcome"] == "REPLAY":
-            replayed[row["id"]] = row["task_id"]
-    return replayed
+    return {task_id: earlier.task_id for task_id, earlier in claimed.items()}
 
 
 def find_commands(wire: Wire, ids: Sequence[str]) -> Script[dict[str, FoundCommand]]:

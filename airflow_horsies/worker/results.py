@@ -15,18 +15,21 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from airflow_horsies.models import ResultReference
 from airflow_horsies.worker.errors import TaskFault
 
+# What Airflow's XCom takes for the name of a class.
+RESERVED_KEYS = frozenset({"__classname__", "__id__"})
+
 
 def to_json(value: Any, *, max_rows: int | None, max_bytes: int) -> Any:
     """The value as JSON has it; a TaskFault says what of it cannot be that."""
     try:
         plain = _plain(value, max_rows, "the result")
         converted = to_jsonable_python(plain, inf_nan_mode="constants", fallback=_fallback)
+        _require_keepable(converted, "the result")
+        size = len(json.dumps(converted, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass"))
     except RecursionError:
         raise TaskFault("RESULT_NOT_JSON", "the result contains itself, or is nested too deeply for JSON") from None
     except (PydanticSerializationError, TypeError, ValueError) as error:
         raise TaskFault("RESULT_NOT_JSON", f"the result cannot be written as JSON: {error}") from None
-    _require_finite(converted, "the result")
-    size = len(json.dumps(converted, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass"))
     if size > max_bytes:
         raise TaskFault(
             "RESULT_TOO_LARGE",
@@ -141,15 +144,20 @@ def _fallback(value: Any) -> Any:
     raise TypeError(f"{type(value).__module__}.{type(value).__qualname__} is nothing JSON knows")
 
 
-def _require_finite(value: Any, path: str) -> None:
+def _require_keepable(value: Any, path: str) -> None:
     if isinstance(value, float) and not math.isfinite(value):
         raise TaskFault("RESULT_NOT_JSON", f"{path} is {value}, which JSON cannot hold: return None instead")
+    if isinstance(value, str) and "\0" in value:
+        raise TaskFault("RESULT_NOT_JSON", f"{path} holds a NUL character, which Postgres cannot: remove it")
     if isinstance(value, dict):
         for key, item in value.items():
-            _require_finite(item, f"{path}[{key!r}]")
+            if key in RESERVED_KEYS:
+                raise TaskFault("RESULT_NOT_JSON", f"{path} has the key {key!r}, which Airflow keeps for itself")
+            _require_keepable(key, f"a key of {path}")
+            _require_keepable(item, f"{path}[{key!r}]")
     elif isinstance(value, list):
         for position, item in enumerate(value):
-            _require_finite(item, f"{path}[{position}]")
+            _require_keepable(item, f"{path}[{position}]")
 
 
 def _is_spark(value: Any, name: str) -> bool:

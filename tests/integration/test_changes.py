@@ -7,6 +7,7 @@ is cancelled that somebody else wants.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -15,11 +16,13 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from airflow_horsies.database import Session
 from airflow_horsies.exceptions import (
     DeploymentUnknown,
     LedgerNewer,
     LedgerOutdated,
     StaleSubmission,
+    TaskIdTaken,
     TaskNotFound,
     WaitTimeout,
 )
@@ -36,12 +39,14 @@ from airflow_horsies.models import (
     batch_task_ids,
     latest_task_ids,
 )
+from airflow_horsies.wire.statement import Script, Statement
 from tests.integration.conftest import MakeHook
 from tests.integration.releases import MOVED
 from tests.integration.test_submit import end_task, rows
 
 INSTANCE = TaskInstanceKey(dag_id="sales", run_id="scheduled__2026-01-01T00:00:00+00:00", task_id="load")
 OTHER = replace(INSTANCE, run_id="manual__2")
+THIRD = replace(INSTANCE, run_id="manual__3")
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SENT, REATTACHED, ADOPTED = SubmitOutcome.SENT, SubmitOutcome.REATTACHED, SubmitOutcome.ADOPTED
 
@@ -126,9 +131,31 @@ def test_a_process_that_was_left_behind_submits_nothing(hook: HorsiesHook, earli
 def test_a_try_that_was_taken_for_dead_does_not_undo_what_the_next_one_asked_for(hook: HorsiesHook) -> None:
     hook.submit(spec(1), INSTANCE, tried(1))
     edited = hook.submit(spec(2), INSTANCE, tried(2))
-    with pytest.raises(StaleSubmission, match="try 2 has submitted"):
+    with pytest.raises(StaleSubmission, match="try 2 asked for"):
         hook.submit(spec(1), INSTANCE, tried(1))
     assert state_of(hook, edited.task_id) is TaskState.PENDING
+
+
+def test_a_later_try_that_sends_nothing_is_not_undone_by_an_earlier_one(hook: HorsiesHook) -> None:
+    first = hook.submit_many([spec(1), spec(2)], INSTANCE, tried(1))
+    again = hook.submit_many([spec(2), spec(1)], INSTANCE, tried(3))
+    with pytest.raises(StaleSubmission, match="taken for dead in try 2, and try 3"):
+        hook.submit_many([spec(1), spec(2)], INSTANCE, tried(2))
+    with pytest.raises(StaleSubmission):
+        hook.submit_many([spec(7)], INSTANCE, tried(2))
+    assert [sent.outcome for sent in again] == [REATTACHED] * 2
+    assert latest_task_ids(hook.submissions_of(INSTANCE)) == [sent.task_id for sent in reversed(first)]
+    assert {state_of(hook, sent.task_id) for sent in first} == {TaskState.PENDING}
+    assert hook.submit_many([spec(2), spec(1)], INSTANCE, tried(3)) == again
+
+
+def test_only_the_newest_try_lets_go_of_its_own_accord(hook: HorsiesHook) -> None:
+    sent = hook.submit(spec(1), INSTANCE, tried(1)).task_id
+    hook.submit(spec(1), INSTANCE, tried(2))
+    assert hook.release([sent], INSTANCE, try_number=1) == {sent: CancelOutcome.STILL_WANTED}
+    assert state_of(hook, sent) is TaskState.PENDING
+    assert hook.submit(spec(1), INSTANCE, tried(2)).outcome is REATTACHED
+    assert hook.release([sent], INSTANCE, try_number=2) == {sent: CancelOutcome.CANCELLED}
 
 
 def test_a_cleared_run_that_is_deleted_and_made_again_sends_again(hook: HorsiesHook) -> None:
@@ -285,6 +312,77 @@ def test_a_key_whose_task_ended_badly_or_is_gone_does_not_keep_new_work_from_run
     assert hook.submit(keyed, OTHER, tried(2)).outcome is REATTACHED
 
 
+@on_the_newest_release
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"good_until": datetime(2099, 1, 1, tzinfo=UTC)},
+        {"priority": 5},
+        {"queue": "spark"},
+        {"timeout": timedelta(minutes=5)},
+        {"retain_rerun_input": True},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_a_key_is_shared_by_those_who_ask_for_the_same_work(hook: HorsiesHook, changed: dict[str, Any]) -> None:
+    first = hook.submit(spec(1, idempotency_key="order-7"), INSTANCE, tried())
+    other = hook.submit(spec(1, idempotency_key="order-7", **changed), OTHER, tried())
+    assert (other.outcome, other.task_id) == (REATTACHED, first.task_id)
+    with pytest.raises(TaskIdTaken, match="which was sent with other arguments"):
+        hook.submit(spec(2, idempotency_key="order-7", **changed), THIRD, tried())
+
+
+@on_the_newest_release
+@pytest.mark.parametrize("state", [None, TaskState.COMPLETED], ids=str)
+def test_a_key_whose_task_failed_is_shared_with_what_was_sent_instead(
+    hook: HorsiesHook, release: str, state: TaskState | None
+) -> None:
+    keyed = spec(1, idempotency_key="order-7")
+    first = hook.submit(keyed, INSTANCE, tried())
+    end_task(hook, first.task_id, TaskState.FAILED, release)
+    other = hook.submit(keyed, OTHER, tried())
+    if state:
+        end_task(hook, other.task_id, state, release)
+    shared = {hook.submit(keyed, INSTANCE, tried(2)).task_id, hook.submit(keyed, THIRD, tried()).task_id}
+    assert shared == {other.task_id}
+    assert hook.submit(keyed, INSTANCE, tried(3, clear_number=1)).outcome is SENT
+
+
+@on_the_newest_release
+def test_a_batch_of_any_size_is_let_go_of_with_few_locks(hook: HorsiesHook, monkeypatch: pytest.MonkeyPatch) -> None:
+    most = watch_locks(monkeypatch)
+    specs = [spec(n) for n in range(450)]
+    ids = [sent.task_id for sent in hook.submit_many(specs, INSTANCE, tried())]
+    assert set(hook.release(ids[:250], INSTANCE).values()) == {CancelOutcome.CANCELLED}
+    assert set(hook.cancel_many(ids[250:]).values()) == {CancelOutcome.CANCELLED}
+    ids = [sent.task_id for sent in hook.submit_many(specs, INSTANCE, tried(2))]
+    # A clear, and what it leaves behind is carried out by whoever comes next.
+    hook.submit_many(specs[:1], INSTANCE, tried(3, clear_number=1))
+    hook._carry_out_requests()
+    assert {state_of(hook, task_id) for task_id in ids} == {TaskState.CANCELLED}
+    assert max(most) <= 2 * cancelling.CANCELS_AT_ONCE
+
+
+def watch_locks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The locks of their own that each transaction holds at its end."""
+    counts: list[int] = []
+
+    def watched(make_script: Callable[[], Script[Any]]) -> Callable[[], Script[Any]]:
+        def script() -> Script[Any]:
+            outcome = yield from make_script()
+            (row,) = yield Statement(
+                "SELECT count(*) AS held FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()"
+            )
+            counts.append(row["held"])
+            return outcome
+
+        return script
+
+    run = Session.run
+    monkeypatch.setattr(Session, "run", lambda self, make_script, **more: run(self, watched(make_script), **more))
+    return counts
+
+
 # -- a cancel that has to wait -------------------------------------------------------------------------------------
 
 
@@ -313,11 +411,11 @@ def test_a_cancel_that_cannot_be_recorded_is_kept_and_carried_out_later(hook: Ho
     # Not taken up again: it is as good as cancelled.
     assert hook.submit(spec(1), INSTANCE, tried(2)).outcome is SENT
     later = make_hook()
-    assert later._write(lambda wire: cancelling.carry_out_requests(wire)) == 0
+    assert later._write(cancelling.carry_out_requests) == {}
     rename_function(hook, "not_there_yet", MADE_BY_A_WORKER)
     later = make_hook()
-    assert later._write(lambda wire: cancelling.carry_out_requests(wire)) == 1
-    assert later._write(lambda wire: cancelling.carry_out_requests(wire)) == 0
+    assert later._write(cancelling.carry_out_requests) == {first.task_id: CancelOutcome.CANCELLED}
+    assert later._write(cancelling.carry_out_requests) == {}
     assert state_of(later, first.task_id) is TaskState.CANCELLED
 
 
@@ -359,7 +457,7 @@ def test_who_waits_carries_out_what_was_asked_for(
     hook: HorsiesHook, make_hook: MakeHook, side: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited_for, unwanted = hook.enqueue(spec(1)), hook.submit(spec(2), INSTANCE, tried()).task_id
-    hook._write(lambda _: cancelling.release_later("default", INSTANCE, [unwanted]))
+    hook._write(lambda wire: cancelling.release(wire, "default", INSTANCE, [unwanted], later=True))
     if side == "blocking":
         with pytest.raises(WaitTimeout):
             hook.wait([waited_for], timeout_seconds=1.5, poll_seconds=0.2)
@@ -443,6 +541,43 @@ def test_what_an_older_release_submitted_is_reattached_to_by_its_command(hook: H
     assert latest_task_ids(hook.submissions_of(INSTANCE)) == [sent.task_id for sent in again]
 
 
+@pytest.mark.parametrize("state", [None, TaskState.COMPLETED], ids=str)
+def test_deadlines_are_not_the_work_of_what_an_older_release_submitted(
+    hook: HorsiesHook, release: str, state: TaskState | None
+) -> None:
+    soon, later = (datetime.now(UTC) + timedelta(hours=1, seconds=seconds) for seconds in (0, 5))
+    first = hook.submit_many([spec(n, good_until=soon) for n in (1, 2)], INSTANCE, tried())
+    for sent in first if state else ():
+        end_task(hook, sent.task_id, TaskState.COMPLETED, release)
+    forget_identity(hook)
+    again = hook.submit_many([spec(n, good_until=later) for n in (1, 2)], INSTANCE, tried(2))
+    assert [sent.task_id for sent in again] == [sent.task_id for sent in first]
+
+
+def test_live_items_of_an_older_release_are_matched_by_what_they_are(hook: HorsiesHook, release: str) -> None:
+    first = hook.submit_many([spec(1), spec(1), spec(2)], INSTANCE, tried())
+    end_task(hook, first[0].task_id, TaskState.FAILED, release)
+    forget_identity(hook)
+    second = hook.submit_many([spec(1), spec(1), spec(2)], INSTANCE, tried(2))
+    third = hook.submit_many([spec(2), spec(1, priority=5), spec(1)], INSTANCE, tried(3))
+    assert [sent.outcome for sent in third] == [REATTACHED] * 3
+    assert {sent.task_id for sent in third} == {sent.task_id for sent in second}
+    assert [hook.get_task(sent.task_id).kwargs for sent in third] == [{"a": n, "b": 0} for n in (2, 1, 1)]
+
+
+@pytest.mark.parametrize("state", [None, TaskState.COMPLETED], ids=str)
+def test_deadlines_are_not_the_work_of_what_the_ledger_has_lost(
+    hook: HorsiesHook, release: str, state: TaskState | None
+) -> None:
+    soon, later = (datetime.now(UTC) + timedelta(hours=1, seconds=seconds) for seconds in (0, 5))
+    first = hook.submit(spec(1, good_until=soon), INSTANCE, tried())
+    if state:
+        end_task(hook, first.task_id, state, release)
+    with hook.get_conn() as connection:
+        connection.execute("DELETE FROM airflow_horsies.submissions")
+    assert hook.submit(spec(1, good_until=later), INSTANCE, tried(2)).task_id == first.task_id
+
+
 def test_what_an_older_release_submitted_is_run_again_where_a_clear_cannot_be_ruled_out(
     hook: HorsiesHook, release: str
 ) -> None:
@@ -462,7 +597,7 @@ def test_tables_of_an_older_release_are_migrated_with_what_is_in_them(hook: Hors
             ALTER TABLE airflow_horsies.submissions
                 DROP CONSTRAINT submissions_pkey, DROP COLUMN run_key, DROP COLUMN clear_number, DROP COLUMN max_tries,
                 DROP COLUMN work, DROP COLUMN occurrence, DROP COLUMN place, DROP COLUMN released_at,
-                DROP COLUMN taken_up,
+                DROP COLUMN taken_up, DROP COLUMN seen_try, DROP COLUMN key_digest,
                 ADD PRIMARY KEY (namespace, dag_id, run_id, task_id, map_index, position, life, round);
             ALTER TABLE airflow_horsies.migrations DROP COLUMN min_writer;
             DELETE FROM airflow_horsies.migrations WHERE version >= 4

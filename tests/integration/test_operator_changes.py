@@ -12,12 +12,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import TaskDeferred
+from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
 
 from airflow_horsies import task_operator
 from airflow_horsies.airflow_instance import InstanceState
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
-from airflow_horsies.exceptions import BatchFailed, QueueNotServed, TaskNotFound
+from airflow_horsies.exceptions import BatchFailed, InvalidTask, QueueNotServed, StaleSubmission, TaskNotFound
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.models import TaskState, latest_task_ids
 from airflow_horsies.operators import HorsiesBatchOperator, HorsiesOperator
@@ -132,7 +132,7 @@ def test_the_bound_on_failures_is_the_one_that_was_agreed(hook: HorsiesHook, rel
     end_task(hook, ids[0], TaskState.FAILED, release)
     event = run(event_of(trigger))
     assert event["reason"] == "decided"
-    with pytest.raises(BatchFailed, match="more than the 0 allowed; 2 were cancelled"):
+    with pytest.raises(BatchFailed, match="more than the 0 allowed; 2 others were cancelled"):
         batch(max_failures=2).execute_complete(context(), event)
     assert [hook.get_task(task_id).state for task_id in ids[1:]] == [TaskState.CANCELLED] * 2
 
@@ -163,11 +163,11 @@ def test_a_time_out_that_finds_the_work_done_is_a_success(
     operator = one(deferrable=deferrable, execution_timeout=timedelta(seconds=1))
     release_tasks = HorsiesHook.release
 
-    def end_first(self: HorsiesHook, task_ids: Any, task_instance: Any) -> Any:
+    def end_first(self: HorsiesHook, *given: Any, **more: Any) -> Any:
         # Between the last read and the cancel.
         if state is not None:
             end_task(hook, ids_of(hook)[0], state, release)
-        return release_tasks(self, task_ids, task_instance)
+        return release_tasks(self, *given, **more)
 
     monkeypatch.setattr(HorsiesHook, "release", end_first)
     if deferrable:
@@ -287,12 +287,12 @@ def test_a_kill_in_the_middle_of_a_cancel_does_not_wait_for_itself(
     before = signal.signal(signal.SIGUSR1, lambda *_: operator.on_kill())
     release_tasks = HorsiesHook.release
 
-    def slowly(self: HorsiesHook, task_ids: Any, task_instance: Any) -> Any:
+    def slowly(self: HorsiesHook, *given: Any, **more: Any) -> Any:
         with hook.get_conn() as connection:
             connection.execute("SELECT id FROM horsies_tasks FOR UPDATE")
             os.kill(os.getpid(), signal.SIGUSR1)
             time.sleep(0.1)
-        return release_tasks(self, task_ids, task_instance)
+        return release_tasks(self, *given, **more)
 
     monkeypatch.setattr(HorsiesHook, "release", slowly)
     done = threading.Event()
@@ -306,3 +306,137 @@ def test_a_kill_in_the_middle_of_a_cancel_does_not_wait_for_itself(
         watchdog.cancel()
         signal.signal(signal.SIGUSR1, before)
     assert hook.get_task(ids_of(hook)[0]).state is TaskState.CANCELLED
+
+
+# -- tries that were taken for dead, times that are up ---------------------------------------------------------------
+
+
+def test_the_order_of_a_later_try_that_only_reattached_is_kept(hook: HorsiesHook, release: str) -> None:
+    items = [{"a": n, "b": 0} for n in (1, 2)]
+    defer(batch(items=items))
+    with pytest.raises(TaskDeferred) as deferred:
+        batch(items=items[::-1]).execute(context(try_number=3))
+    with pytest.raises(StaleSubmission):
+        batch(items=items).execute(context(try_number=2))
+    for task_id in ids_of(hook):
+        end_task(hook, task_id, TaskState.COMPLETED, release)
+    event = run(event_of(deferred.value.trigger))
+    later = batch(items=items[::-1])
+    later.execute_complete(context(try_number=3), event)
+    assert [hook.get_states([task_id])[task_id] for task_id in later._sent_ids] == [TaskState.COMPLETED] * 2
+    assert later._sent_ids == ids_of(hook)
+
+
+def test_time_out_of_a_try_that_was_taken_for_dead_cancels_nothing(
+    hook: HorsiesHook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait = HorsiesTaskOperator._wait
+
+    def sleep(self: HorsiesTaskOperator, *given: Any) -> Any:
+        monkeypatch.setattr(HorsiesTaskOperator, "_wait", wait)
+        with pytest.raises(TaskDeferred):
+            one().execute(context(try_number=2))
+        return wait(self, *given)
+
+    monkeypatch.setattr(HorsiesTaskOperator, "_wait", sleep)
+    with pytest.raises(TaskTimedOut, match="go on, as a later try"):
+        one(deferrable=False, execution_timeout=timedelta(seconds=0.1)).execute(context())
+    assert hook.get_task(ids_of(hook)[0]).state is TaskState.PENDING
+
+
+def test_late_time_out_over_a_batch_that_ended_well_is_no_failure(hook: HorsiesHook, release: str) -> None:
+    bounds = {"max_failures": 1, "execution_timeout": timedelta(seconds=1)}
+    trigger = defer(batch(**bounds))
+    cancelled, *others = ids_of(hook)
+    hook.cancel(cancelled)
+    for task_id in others:
+        end_task(hook, task_id, TaskState.COMPLETED, release)
+    time.sleep(1)
+    event = run(event_of(trigger))
+    assert len(batch(**bounds).execute_complete(context(), event)) == 3
+
+
+def test_late_time_out_over_a_cancelled_task_is_skipped_where_that_was_asked_for(hook: HorsiesHook) -> None:
+    given = {"on_cancelled": "skip", "execution_timeout": timedelta(seconds=1)}
+    trigger = defer(one(**given))
+    hook.cancel(ids_of(hook)[0])
+    time.sleep(1)
+    with pytest.raises(AirflowSkipException):
+        one(**given).execute_complete(context(), run(event_of(trigger)))
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"min_success": 4}, "min_success: is 4, more than the 3 item"),
+        ({"min_success": 1, "items": []}, "min_success: is 1, more than the 0 item"),
+        ({"max_failures": "{{ -1 }}"}, "max_failures: must be 0 or more"),
+        ({"max_failures": "{{ 1.5 }}"}, "max_failures: must be a whole number"),
+        ({"max_failures": -1}, "max_failures: must be 0 or more"),
+        ({"max_failures": 1.9}, "max_failures: must be a whole number"),
+        ({"min_success": True}, "min_success: must be a whole number"),
+        ({"max_failures": float("nan")}, "max_failures: must be a whole number"),
+    ],
+    ids=str,
+)
+def test_bounds_that_cannot_hold_are_refused_before_anything_is_sent(
+    hook: HorsiesHook, given: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(InvalidTask, match=problem):
+        operator = batch(**given)
+        operator.render_template_fields({})
+        operator.execute(context())
+    assert hook.list_tasks().tasks == ()
+
+
+def test_a_process_whose_scheduler_died_is_not_a_wish(hook: HorsiesHook, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow takes the state from a task instance whose scheduler died, and ends its process."""
+    operator = one()
+    with pytest.raises(TaskDeferred):
+        operator.execute(context())
+    monkeypatch.setattr(task_operator, "read_state", lambda _: InstanceState(exists=True, state=None))
+    operator.on_kill()
+    assert hook.get_task(ids_of(hook)[0]).state is TaskState.PENDING
+
+
+class StateStore(dict[str, str]):
+    """As Airflow 3.3 keeps it with a task instance."""
+
+    def set(self, name: str, value: str, **_: Any) -> None:
+        self[name] = value
+
+
+@pytest.mark.parametrize("clear_number", [0, 1], ids=["retry", "clear"])
+def test_the_namespace_may_change_between_two_tries(
+    hook: HorsiesHook, monkeypatch: pytest.MonkeyPatch, clear_number: int
+) -> None:
+    store = StateStore()
+    with pytest.raises(TaskDeferred):
+        one().execute({**context(), "task_state_store": store})
+    before = ids_of(hook)
+    name = f"AIRFLOW_CONN_{CONN_ID.upper()}"
+    monkeypatch.setenv(name, json.dumps({**json.loads(os.environ[name]), "extra": {"namespace": "moved"}}))
+    later = {**context(try_number=2), "task_state_store": store}
+    later["dag_run"].clear_number = clear_number
+    with pytest.raises(TaskDeferred) as deferred:
+        one().execute(later)
+    assert deferred.value.trigger.namespace == hook.namespace
+    assert (ids_of(hook) == before) is (clear_number == 0)
+    assert len(hook.list_tasks(states=[TaskState.PENDING]).tasks) == 1
+
+
+def test_a_slash_at_the_end_of_the_base_url_makes_no_other_deployment(
+    hook: HorsiesHook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for address in ("http://airflow.example", "http://airflow.example/"):
+        monkeypatch.setenv("AIRFLOW__API__BASE_URL", address)
+        defer(one())
+    assert len(hook.list_tasks().tasks) == 1
+
+
+def test_other_arguments_of_a_retry_are_another_round(hook: HorsiesHook, release: str) -> None:
+    defer(one())
+    end_task(hook, ids_of(hook)[0], TaskState.FAILED, release)
+    with pytest.raises(TaskDeferred):
+        one(kwargs={"a": 7, "b": 7}).execute(context(try_number=2))
+    assert [(sent.position, sent.round) for sent in hook.submissions_of(INSTANCE)] == [(0, 1), (0, 2)]

@@ -25,7 +25,7 @@ from airflow_horsies.exceptions import (
     TaskNotFound,
 )
 from airflow_horsies.hook import HorsiesHook
-from airflow_horsies.ledger import submitting
+from airflow_horsies.ledger import cancelling, submitting
 from airflow_horsies.ledger.submitting import Item, Submitter, submit_tasks
 from airflow_horsies.models import AirflowTry, SubmitOutcome, TaskInstanceKey, TaskSpec, TaskState
 from airflow_horsies.wire.encoding import encode_task
@@ -93,7 +93,7 @@ def test_a_host_that_goes_silent_in_mid_submission_does_not_hold_up_the_next_one
     hook: HorsiesHook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hook.submit(SPEC, replace(INSTANCE, task_id="another"), AirflowTry(try_number=1))
-    monkeypatch.setattr(submitting, "MOST_IDLE_SECONDS", 1)
+    monkeypatch.setattr(cancelling, "MOST_IDLE_SECONDS", 1)
     submitter = Submitter(
         namespace=hook.namespace, base_url=hook.base_url, task_instance=INSTANCE, tried=AirflowTry(try_number=1)
     )

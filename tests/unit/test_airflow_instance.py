@@ -104,16 +104,19 @@ def test_a_question_that_waits_for_itself_is_given_up(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    ("state", "is_given_up", "has_ended"),
+    ("state", "is_given_up", "by_trigger", "has_ended"),
     [
-        (InstanceState(exists=False), True, False),
-        (InstanceState(exists=True, state=None), True, False),
-        (InstanceState(exists=True, state="restarting"), True, False),
-        (InstanceState(exists=True, state="failed"), True, True),
-        (InstanceState(exists=True, state="success"), True, True),
-        *((InstanceState(exists=True, state=state), False, False) for state in ("running", "deferred", "queued")),
+        (InstanceState(exists=False), True, True, False),
+        (InstanceState(exists=True, state=None), False, True, False),
+        (InstanceState(exists=True, state="restarting"), True, True, False),
+        (InstanceState(exists=True, state="failed"), True, True, True),
+        (InstanceState(exists=True, state="success"), True, True, True),
+        *(
+            (InstanceState(exists=True, state=state), False, False, False)
+            for state in ("running", "deferred", "queued")
+        ),
     ],
     ids=str,
 )
-def test_what_a_state_means(state: InstanceState, is_given_up: bool, has_ended: bool) -> None:
-    assert (state.is_given_up, state.has_ended) == (is_given_up, has_ended)
+def test_what_a_state_means(state: InstanceState, is_given_up: bool, by_trigger: bool, has_ended: bool) -> None:
+    assert (state.is_given_up, state.is_given_up_by_trigger, state.has_ended) == (is_given_up, by_trigger, has_ended)

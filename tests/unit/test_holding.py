@@ -40,6 +40,7 @@ def no_health_page(monkeypatch: pytest.MonkeyPatch) -> None:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything within a second."""
     monkeypatch.setenv(NOTICE, "0.1")
+    monkeypatch.setenv("AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC", "0.2")
     for name, seconds in {"PROCESS": 0.1, "ROUND": 0.1, "ASK": 0.05, "LONGEST_HOLD": 30}.items():
         monkeypatch.setattr(holding, f"{name}_SECONDS", seconds)
 
@@ -76,6 +77,14 @@ def test_task_resumes_after_the_second_heartbeat_since_its_end_was_noticed(
     beat(monkeypatch, 0.05, 0.4, 0.8, since=deferred_at)
     hold(deferred_at)
     assert 0.8 <= (datetime.now(UTC) - deferred_at).total_seconds() < 25
+
+
+def test_two_schedulers_do_not_stand_for_one(monkeypatch: pytest.MonkeyPatch, quick: None) -> None:
+    monkeypatch.setenv("AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC", "1")
+    deferred_at = ago(0)
+    beat(monkeypatch, 0.3, 0.5, 1.4, since=deferred_at)
+    hold(deferred_at)
+    assert (datetime.now(UTC) - deferred_at).total_seconds() >= 1.4
 
 
 def test_scheduler_that_reported_while_the_task_ran_is_not_waited_for(

@@ -345,7 +345,7 @@ def test_other_task_instance_is_waited_for_until_it_submits_and_ends(
     [
         (InstanceState(exists=True, state="success"), True),
         (InstanceState(exists=True, state="failed"), True),
-        (None, True),
+        (None, False),
         (InstanceState(exists=True, state=None), False),
         (InstanceState(exists=True, state="running"), False),
         (InstanceState(exists=False), False),
@@ -355,10 +355,22 @@ def test_other_task_instance_is_waited_for_until_it_submits_and_ends(
 def test_what_was_submitted_before_a_clear_is_no_longer_waited_for(
     hook: FakeHook, monkeypatch: pytest.MonkeyPatch, state: InstanceState | None, is_done: bool
 ) -> None:
+    monkeypatch.setattr(sensors, "can_ask", lambda: True)
     monkeypatch.setattr(sensors, "read_state", lambda instance: state)
     hook.submissions[TaskInstanceKey(dag_id="sales", run_id="r", task_id="load")] = [submission(ID)]
     hook.states = {ID: TaskState.COMPLETED}
     assert make_external().poke(context()) is is_done
+
+
+@pytest.mark.parametrize("state", [None, "scheduled", "running", "up_for_retry"], ids=str)
+def test_failure_before_a_clear_or_a_retry_is_not_the_end(
+    hook: FakeHook, monkeypatch: pytest.MonkeyPatch, state: str | None
+) -> None:
+    monkeypatch.setattr(sensors, "can_ask", lambda: True)
+    monkeypatch.setattr(sensors, "read_state", lambda instance: InstanceState(exists=True, state=state))
+    hook.submissions[TaskInstanceKey(dag_id="sales", run_id="r", task_id="load")] = [submission(ID)]
+    hook.states = {ID: TaskState.FAILED}
+    assert make_external().poke(context()) is False
 
 
 def test_clear_between_two_looks_is_no_failure(hook: FakeHook, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -547,17 +547,27 @@ def test_submission_is_waited_for_until_its_end_means_something(state: TaskState
     assert run(trigger, hook)["reason"] == reason
 
 
-def test_submission_of_an_instance_that_was_cleared_since_is_not_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    states = iter(["queued", "running", "success"])
+@pytest.mark.parametrize(
+    ("ended", "reason"),
+    [(TaskState.COMPLETED, "ended"), (TaskState.FAILED, "decided"), (None, "not_found")],
+    ids=["completed", "failed", "gone"],
+)
+def test_submission_of_an_instance_that_was_cleared_since_is_not_the_end(
+    monkeypatch: pytest.MonkeyPatch, ended: TaskState | None, reason: str
+) -> None:
+    states = iter(["queued", None, "running", "success"])
 
-    async def read_state(instance: TaskInstanceKey) -> InstanceState:
-        return InstanceState(exists=True, state=next(states))
+    async def read_state(instance: TaskInstanceKey) -> InstanceState | None:
+        state = next(states)
+        return InstanceState(exists=True, state=state) if state else None
 
+    monkeypatch.setattr(triggers, "can_ask", lambda: True)
     monkeypatch.setattr(triggers, "SETTLE_SECONDS", 0.01)
     monkeypatch.setattr(triggers, "read_state_async", read_state)
-    hook = FakeHook({ID: TaskState.COMPLETED})
+    hook = FakeHook({ID: ended})
     hook.submissions = [submission(0, task_id=ID)]
-    assert run(HorsiesSubmissionTrigger(task_instance=INSTANCE, poll_seconds=0.02), hook)["reason"] == "ended"
+    trigger = HorsiesSubmissionTrigger(task_instance=INSTANCE, failed_states=["FAILED"], poll_seconds=0.02)
+    assert run(trigger, hook)["reason"] == reason
     assert list(states) == []
 
 

@@ -12,6 +12,10 @@ ALTER TABLE airflow_horsies.submissions
     -- What was asked for, and which of several equal items it is.
     ADD COLUMN work bytea,
     ADD COLUMN occurrence integer NOT NULL DEFAULT 0,
+    -- The newest try that asked for the items of the life, where that try sent nothing: kept with one of them.
+    ADD COLUMN seen_try integer,
+    -- Of the idempotency key under which it was asked for.
+    ADD COLUMN key_digest bytea,
     -- Where the item stands in its batch now: NULL as at first, -1 where it is no longer asked for.
     ADD COLUMN place integer,
     -- Somebody else had sent the task under the same idempotency key.
@@ -21,6 +25,11 @@ ALTER TABLE airflow_horsies.submissions
     DROP CONSTRAINT submissions_pkey,
     ADD PRIMARY KEY (namespace, dag_id, run_id, task_id, map_index, life, position, round);
 
+-- One address, one deployment.
+UPDATE airflow_horsies.submissions SET base_url = rtrim(base_url, '/') WHERE base_url LIKE '%/';
+
+CREATE INDEX submissions_key ON airflow_horsies.submissions (key_digest) WHERE key_digest IS NOT NULL;
+
 -- Every reader asks here what the latest submission is: of the newest life, each item's newest round, if it is still
 -- asked for.
 CREATE VIEW airflow_horsies.known_submissions AS
@@ -28,7 +37,7 @@ SELECT
     sent.namespace, sent.dag_id, sent.run_id, sent.task_id, sent.map_index,
     CASE WHEN sent.place >= 0 THEN sent.place ELSE sent.position END AS position,
     sent.life, sent.round, sent.try_number, sent.run_started_at, sent.horsies_task_id, sent.base_url, sent.task_name,
-    sent.queue_name, sent.good_until, sent.submitted_at, sent.released_at,
+    sent.queue_name, sent.good_until, sent.submitted_at, sent.released_at, sent.work, sent.key_digest,
     sent.place IS DISTINCT FROM -1
     AND NOT EXISTS (
         SELECT FROM airflow_horsies.submissions AS newer

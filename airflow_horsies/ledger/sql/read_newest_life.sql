@@ -2,7 +2,7 @@
 SELECT DISTINCT ON (sent.position)
     sent.position, sent.place, sent.life, sent.round, sent.try_number, sent.horsies_task_id::text AS horsies_task_id,
     sent.base_url, sent.run_key, sent.run_started_at, sent.clear_number, sent.max_tries, sent.work, sent.occurrence,
-    sent.released_at,
+    sent.released_at, sent.seen_try, sent.queue_name, sent.good_until,
     EXISTS (
         SELECT FROM airflow_horsies.cancel_requests AS request
         WHERE request.horsies_task_id = sent.horsies_task_id

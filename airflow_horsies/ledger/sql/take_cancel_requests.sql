@@ -1,7 +1,8 @@
--- Several processes may come at once: each takes others.
+-- Several processes may come at once: each takes others. Only certain ones where ids are given.
 DELETE FROM airflow_horsies.cancel_requests
 WHERE horsies_task_id IN (
     SELECT horsies_task_id FROM airflow_horsies.cancel_requests
+    WHERE %(ids)s::uuid[] IS NULL OR horsies_task_id = ANY(%(ids)s::uuid[])
     ORDER BY requested_at
     LIMIT %(limit)s
     FOR UPDATE SKIP LOCKED

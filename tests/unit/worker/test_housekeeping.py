@@ -43,7 +43,7 @@ class House:
             return MOVED
         if isinstance(make_script, partial) and make_script.func is carry_out_requests:
             self.carried_out += 1
-            return 0
+            return {}
         answers: dict[str, Any] = {
             "lock_pruning": lambda params: [{"locked": self.locked}],
             "read_prunable": self._read_page,

@@ -220,6 +220,22 @@ def test_a_result_that_contains_itself_is_told(make: Callable[[], Any]) -> None:
     assert caught.value.code == "RESULT_NOT_JSON"
 
 
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        (["a", {"text": "b\0c"}], r"the result\[1\]\['text'\] holds a NUL character"),
+        ({"b\0c": 1}, "a key of the result holds a NUL character"),
+        ({"__classname__": "x"}, "has the key '__classname__', which Airflow keeps for itself"),
+        (10**5000, "cannot be written as JSON"),
+    ],
+    ids=["NUL", "NUL in a key", "reserved key", "huge number"],
+)
+def test_what_airflow_cannot_keep_is_no_result(value: Any, problem: str) -> None:
+    with pytest.raises(TaskFault, match=problem) as caught:
+        convert(value)
+    assert caught.value.code == "RESULT_NOT_JSON"
+
+
 def test_an_error_that_is_returned_instead_of_raised_is_no_result() -> None:
     with pytest.raises(TaskFault, match="raise an exception to fail") as caught:
         convert(TaskError(error_code="X", message="m"))
