@@ -137,11 +137,13 @@ class HorsiesHook(AsyncHook):
 
         .. code-block:: python
 
-            instance = TaskInstanceKey(dag_id="sales", run_id="manual__1", task_id="load")
+            from airflow_horsies.airflow_instance import airflow_try, instance_of
+
             sent = hook.submit(TaskSpec(task_name="load"), instance_of(context), airflow_try(context))
             print(sent.task_id, sent.outcome)
 
-        :param tried: what Airflow records of the try that submits.
+        :param tried: what Airflow records of the try that submits. Without the start of its DAG run, a clear and a run
+            made again cannot be told from a retry.
         """
         (result,) = self.submit_many([spec], task_instance, tried)
         return result

@@ -25,7 +25,7 @@ from airflow_horsies.exceptions import (
     TaskNotFound,
 )
 from airflow_horsies.hook import HorsiesHook
-from airflow_horsies.ledger import cancelling, submitting
+from airflow_horsies.ledger import cancelling
 from airflow_horsies.ledger.submitting import Item, Submitter, submit_tasks
 from airflow_horsies.models import AirflowTry, SubmitOutcome, TaskInstanceKey, TaskSpec, TaskState
 from airflow_horsies.wire.encoding import encode_task
