@@ -93,6 +93,8 @@ def submit_tasks(
         raise InvalidTask("task_id", "is derived from the task instance when submitting; leave it out")
     items = list(_items(tasks))
     yield from lock_task_instance(submitter.namespace, submitter.task_instance)
+    # Before what somebody may share is let go of: whoever shares it locks in this order, too.
+    yield from _lock_keys(tasks)
     newest = yield Statement(sql_text(PACKAGE, "read_newest_life"), submitter.key)
     # Asked in the same trip, as a first submission has to know.
     first_ids = [submitter.derive_task_id(item, 1) for item in items]
@@ -395,6 +397,12 @@ def _find_recorded(task_ids: Collection[str]) -> Script[set[str]]:
     return {row["horsies_task_id"] for row in rows}
 
 
+def _lock_keys(tasks: Sequence[EncodedTask]) -> Script[None]:
+    digests = sorted({task.idempotency_digest for task in tasks if task.idempotency_digest is not None})
+    if digests:
+        yield Statement(sql_text(PACKAGE, "lock_keys"), {"digests": digests})
+
+
 def _take_up_shared(
     wire: Wire, pending: Sequence[_Round], known: dict[str, TaskState], *, is_clear: bool
 ) -> Script[dict[str, str]]:
@@ -406,7 +414,6 @@ def _take_up_shared(
     keyed = [item for item in pending if item.key_digest is not None and item.task.id not in known]
     if not keyed:
         return {}
-    yield Statement(sql_text(PACKAGE, "lock_keys"), {"digests": sorted(item.key_digest or b"" for item in keyed)})
     if is_clear:
         for item in keyed:
             item.task = replace(item.task, idempotency_digest=None)

@@ -75,7 +75,9 @@ def test_an_id_that_somebody_else_takes_in_between_is_noticed(
         namespace=hook.namespace, base_url=hook.base_url, task_instance=INSTANCE, tried=AirflowTry(try_number=1)
     )
     taken = submitter.derive_task_id(Item(encode_task(SPEC).work, 0), 1)
-    insert = Wire(hook.horsies_schema).enqueue_tasks([encode_task(replace(SPEC, task_id=taken, kwargs={"a": 7, "b": 7}))])
+    insert = Wire(hook.horsies_schema).enqueue_tasks(
+        [encode_task(replace(SPEC, task_id=taken, kwargs={"a": 7, "b": 7}))]
+    )
     with psycopg.connect(**hook.connect_args) as other, ThreadPoolExecutor() as pool:
         other.execute(insert.sql.encode(), insert.params)
         # It has looked, found nothing, and waits for us to commit or not.

@@ -32,6 +32,8 @@ OWN_READS = VERSION_READ | {
     "moved/find_commands",
     "in_place/find_commands",
     "find_cancel_requests",
+    "find_shared",
+    "lock_keys",
     "record_signal",
 }
 # What is read of shared tasks while their lock is held: both writers take that one.
@@ -161,6 +163,11 @@ def cancelling(actor: Actor, stage: Stage, sent: Sent) -> Any:
 def releasing(actor: Actor, stage: Stage, sent: Sent) -> Any:
     """The task instance that sent them no longer wants them."""
     return actor.hook.release(sent.ids, sent.instance)
+
+
+def timing_out(actor: Actor, stage: Stage, sent: Sent) -> Any:
+    """The first try gives up of its own accord."""
+    return actor.hook.release(sent.ids, sent.instance, try_number=1)
 
 
 def releasing_by_other(actor: Actor, stage: Stage, sent: Sent) -> Any:
@@ -399,7 +406,17 @@ PAIRS = (
         given=pending("x"),
         a=submitting("x", try_number=2),
         b=submitting("x", try_number=3),
-        check=all_of(one_live_task_of_each("x"), both_got_the_same),
+        check=one_live_task_of_each("x"),
+        may_raise={"a": (StaleSubmission,)},
+    ),
+    Pair(
+        name="submit and time-out of the try before",
+        given=pending("x"),
+        a=submitting("x", try_number=2),
+        b=timing_out,
+        check=one_live_task_of_each("x"),
+        may_cancel=given_ids,
+        joined=OWN_READS,
     ),
     Pair(
         name="submit and cancel",
