@@ -192,10 +192,14 @@ class PerLoop(Generic[T]):
 
 
 class Session:
-    """One synchronous connection, opened when first needed and opened anew when it was lost."""
+    """One synchronous connection, opened when first needed and opened anew when it was lost.
 
-    def __init__(self, database: Database) -> None:
+    :param limits: what the server keeps for each statement; whoever hangs up leaves nothing behind that waits longer.
+    """
+
+    def __init__(self, database: Database, *, limits: Limits | None = None) -> None:
         self.database = database
+        self._limits = limits
         self._connection: Any = None
 
     def run(self, make_script: Callable[[], Script[T]], *, pipelined: bool = False) -> T:
@@ -211,7 +215,7 @@ class Session:
                 connection = self._open()
                 try:
                     with _pipeline(connection) if pipelined else nullcontext() as pipeline:
-                        outcome = run(connection, make_script(), pipeline)
+                        outcome = run(connection, self._limited(make_script()), pipeline)
                         connection.commit()
                     return outcome
                 except DRIVER_ERRORS as error:
@@ -238,6 +242,11 @@ class Session:
         if connection is not None:
             with suppress(OSError, *DRIVER_ERRORS), socket.socket(fileno=os.dup(connection.fileno())) as wire:
                 wire.shutdown(socket.SHUT_RDWR)
+
+    def _limited(self, script: Script[T]) -> Script[T]:
+        if self._limits is not None:
+            yield self._limits.statement
+        return (yield from script)
 
     def _open(self) -> Any:
         if self._connection is None:

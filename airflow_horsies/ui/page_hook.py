@@ -34,14 +34,14 @@ class TimedSession(Session):
     """A session whose transactions have time limits, and whose connection is cut when its own time is up."""
 
     def __init__(self, database: Database, seconds: float) -> None:
-        super().__init__(database)
+        super().__init__(database, limits=LIMITS)
         self._ends_at = time.monotonic() + seconds
         self._lock = threading.Lock()
         self._timer: threading.Timer | None = None
 
     def run(self, make_script: Callable[[], Script[T]], *, pipelined: bool = False) -> T:
         try:
-            return super().run(lambda: self._limited(make_script()), pipelined=pipelined)
+            return super().run(make_script, pipelined=pipelined)
         except DatabaseError as error:
             if time.monotonic() >= self._ends_at:
                 raise DatabaseBusy(str(error)) from error
@@ -62,8 +62,7 @@ class TimedSession(Session):
     def _limited(self, script: Script[T]) -> Script[T]:
         if time.monotonic() >= self._ends_at:
             raise DatabaseBusy(f"{self.database.address} did not answer in time")
-        yield LIMITS.statement
-        return (yield from script)
+        return (yield from super()._limited(script))
 
     def _open(self) -> Any:
         connection = super()._open()

@@ -60,6 +60,7 @@ ABOVE_THE_WIRE = (
     "test_submit",
     "test_triggers",
     "test_wait",
+    "test_worker_locks",
 )
 
 
