@@ -109,6 +109,15 @@ class HorsiesHook(AsyncHook):
         runs = count()
         return self._write(lambda wire: scripts.enqueue_task(wire, encoded, is_rerun=next(runs) > 0))
 
+    async def enqueue_async(self, spec: TaskSpec) -> str:
+        """As :meth:`enqueue`, for triggers: ``task_id = await hook.enqueue_async(spec)``."""
+        await self._postgres_async()
+        if not spec.retention:
+            self._retention_classes = await self._read_async(scripts.read_retention_classes)
+        (encoded,) = self._encode([spec])
+        runs = count()
+        return await self._write_async(lambda wire: scripts.enqueue_task(wire, encoded, is_rerun=next(runs) > 0))
+
     def enqueue_many(self, specs: Iterable[TaskSpec]) -> list[str]:
         """
         Send many tasks in one transaction: all of them, or none.
