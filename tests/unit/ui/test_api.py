@@ -188,7 +188,7 @@ def hook(monkeypatch: pytest.MonkeyPatch) -> FakeHook:
     monkeypatch.setattr(access, "HorsiesHook", fake)
     tries = [AirflowTry(number=1, state="running", started_at=NOW, ended_at=None)]
     monkeypatch.setattr(instance_routes, "read_tries", lambda session, key: tries)
-    monkeypatch.setattr(instance_routes, "read_rendered", lambda session, key, field: None)
+    monkeypatch.setattr(instance_routes, "read_rendered", lambda session, key: {})
     return fake
 
 
