@@ -146,7 +146,13 @@ function askCancel(position) {
     act: async () => {
       const { outcomes } = await postJson(`${api}/cancel`, { position });
       look();
-      const told = { CANCELLED: "cancelled", ALREADY_CANCELLED: "cancelled before", ALREADY_FINISHED: "had ended before" };
+      const told = {
+        CANCELLED: "cancelled",
+        ALREADY_CANCELLED: "cancelled before",
+        ALREADY_FINISHED: "had ended before",
+        STILL_WANTED: "left, as another task instance shares it",
+        REQUESTED: "cancelled as soon as horsies can",
+      };
       return `${Object.entries(outcomes).map(([outcome, count]) => `${number(count)} ${told[outcome]}`).join(", ") || "Nothing to cancel"}.`;
     },
   });

@@ -154,7 +154,7 @@ class FakeHook:
         self.read.append((task_id, after, limit))
         return [line for line in self.lines if line.cursor > after][:limit]
 
-    def cancel_many(self, ids: list[str]) -> dict[str, CancelOutcome]:
+    def release(self, ids: list[str], key: TaskInstanceKey) -> dict[str, CancelOutcome]:
         self.cancelled += ids
         return dict.fromkeys(ids, CancelOutcome.CANCELLED)
 
