@@ -46,8 +46,10 @@ RERUN_SQLSTATES = frozenset({"40001", "40P01", "23505"})
 RERUN_PAUSES_SECONDS = (0.2, 2.0)
 # No server, or it went away: a shutdown, a start, idle for too long, no connection left. Class 08 is the same.
 LOST_SQLSTATES = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "53300"})
+# A server that takes no writes for now: a standby, as after a failover, or one whose disk is full.
+READ_ONLY_SQLSTATE = "25006"
 # A lock that could not be had in time, and a statement that was cancelled or took too long.
-BUSY_SQLSTATES = frozenset({"55P03", "57014"})
+BUSY_SQLSTATES = frozenset({"55P03", "57014", READ_ONLY_SQLSTATE})
 # Conflicts between transactions, and resources that are used up.
 BUSY_CLASSES = ("40", "53")
 POOLER_TRIALS = 3
@@ -220,7 +222,7 @@ class Session:
                     return outcome
                 except DRIVER_ERRORS as error:
                     _roll_back(connection)
-                    if is_connection_lost(error) or connection.closed:
+                    if needs_new_connection(error, connection):
                         self.close()
                     if pause_seconds is None or not asks_for_rerun(error, connection):
                         raise
@@ -525,9 +527,14 @@ def is_busy(error: Exception) -> bool:
     return state in BUSY_SQLSTATES or state.startswith(BUSY_CLASSES)
 
 
+def needs_new_connection(error: Exception, connection: Any) -> bool:
+    """Whether the connection is lost, or leads to a server that takes no writes: a new one may lead to another."""
+    return is_connection_lost(error) or bool(connection.closed) or sqlstate_of(error) == READ_ONLY_SQLSTATE
+
+
 def asks_for_rerun(error: Exception, connection: Any) -> bool:
     """Whether to run a script again at once. Not after a time limit, which has taken the caller's time already."""
-    return is_connection_lost(error) or bool(connection.closed) or sqlstate_of(error) in RERUN_SQLSTATES
+    return needs_new_connection(error, connection) or sqlstate_of(error) in RERUN_SQLSTATES
 
 
 def misses_the_schema(error: BaseException) -> bool:

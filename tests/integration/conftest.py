@@ -53,6 +53,7 @@ ABOVE_THE_WIRE = (
     "test_hub_faults",
     "test_notifications",
     "test_pruning",
+    "test_read_only",
     "test_report",
     "test_sensors",
     "test_spark_source",
