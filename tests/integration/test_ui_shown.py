@@ -145,6 +145,20 @@ def test_arguments_that_were_rendered_anew_do_not_hide_those_of_a_task_that_live
     assert values(connected, instance) == {"a": 1, "b": "before", "c": "***"}
 
 
+def test_a_deadline_at_the_end_of_time_fails_no_page(
+    connected: Site, hook: HorsiesHook, instance: TaskInstanceKey, postgres: EmbeddedPostgres, database: str
+) -> None:
+    """Somebody else sends it, where the database's own time zone is east of UTC."""
+    with psycopg.connect(**postgres.conninfo(database), autocommit=True) as connection:
+        connection.execute(f"ALTER DATABASE {database} SET timezone = 'Europe/Berlin'")
+        task_id = send(hook, instance, a=1)
+        last = "9999-12-31 23:59:59.999999+00"
+        connection.execute("UPDATE horsies_tasks SET good_until = %s WHERE id = %s", (last, task_id))
+    time.sleep(SHARED_SECONDS)
+    for path in (f"{PAGES}/api/overview", api_path(instance), api_path(instance, "/items")):
+        assert connected.ask(path, "admin").status_code == 200, path
+
+
 def test_a_try_that_airflow_lost_is_shown_and_called_lost(
     connected: Site, hook: HorsiesHook, instance: TaskInstanceKey, postgres: EmbeddedPostgres
 ) -> None:
