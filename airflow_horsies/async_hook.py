@@ -7,11 +7,10 @@ from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 
-from airflow_horsies.connected_hook import ConnectedHook
+from airflow_horsies.connected_hook import MIGRATION_LIMITS, ConnectedHook, LedgerBehind
 from airflow_horsies.exceptions import HistoryPartitionMissing, InvalidTask, WaitTimeout
 from airflow_horsies.hub import Waiter, hub_of
 from airflow_horsies.ledger import cancelling, submissions
-from airflow_horsies.ledger.schema import read_version
 from airflow_horsies.models import (
     LIVE_STATES,
     CancelOutcome,
@@ -24,6 +23,7 @@ from airflow_horsies.models import (
     WorkerState,
     require_task_id,
 )
+from airflow_horsies.pool import pool_of
 from airflow_horsies.wire import scripts
 from airflow_horsies.wire.statement import Script
 
@@ -51,7 +51,11 @@ class AsyncHook(ConnectedHook):
 
     async def submissions_of_async(self, task_instance: TaskInstanceKey) -> list[Submission]:
         """As :meth:`submissions_of`, for triggers: ``sent = await hook.submissions_of_async(instance)``."""
-        await self._postgres_async()
+        database = await self._postgres_async()
+        try:
+            return await self._read_async(lambda _: self._submissions_of(task_instance))
+        except LedgerBehind:
+            await pool_of(database).run(self._make_ledger, limits=MIGRATION_LIMITS)
         return await self._read_async(lambda _: self._submissions_of(task_instance))
 
     async def cancel_async(self, task_id: str, *, states: Collection[TaskState] = LIVE_STATES) -> CancelOutcome:
@@ -122,15 +126,10 @@ class AsyncHook(ConnectedHook):
             yield waiter
 
     def _submissions_of(self, task_instance: TaskInstanceKey) -> Script[list[Submission]]:
-        """What an older release submitted is found, too: its tables are brought up to date first."""
-        version = yield from read_version()
-        if not version:
-            return []
-        if version < submissions.SINCE:
-            yield from self._make_ledger()
         # A hook that was given its namespace is for work under way, whose deployment may have moved since.
         base_url = self.base_url if self._given_namespace is None else ""
-        return (yield from submissions.read_submissions(self.namespace, base_url, task_instance))
+        read = partial(submissions.read_submissions, self.namespace, base_url, task_instance)
+        return self._read_current(submissions.SINCE, read, [])
 
 
 def canonical_ids(task_ids: Iterable[str]) -> list[str]:

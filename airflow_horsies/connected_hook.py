@@ -11,7 +11,7 @@ from airflow.providers.common.compat.sdk import conf
 from airflow.providers.postgres.hooks import postgres as postgres_module
 from airflow.providers.postgres.hooks.postgres import PostgresHook
 
-from airflow_horsies.database import Database, Listener, Session, misses_the_schema
+from airflow_horsies.database import Database, Limits, Listener, Session, misses_the_schema
 from airflow_horsies.exceptions import DeploymentUnknown, HorsiesError, InvalidTask, TaskNotFound
 from airflow_horsies.ledger import schema as ledger_schema
 from airflow_horsies.ledger.schema import Migration
@@ -64,6 +64,14 @@ DEFAULT_CONNECT_ARGS: Mapping[str, Any] = {
     # Milliseconds until what was sent must have arrived: keepalives are not sent while something is under way.
     "tcp_user_timeout": 30_000,
 }
+
+
+# A migration has limits of its own. Nothing is heard of it while a large table is rewritten.
+MIGRATION_LIMITS = Limits(answer_seconds=1_800)
+
+
+class LedgerBehind(Exception):
+    """The tables must be brought up to date before this can be read, in a transaction of its own."""
 
 
 class ConnectedHook(PostgresHook):
@@ -250,6 +258,15 @@ class ConnectedHook(PostgresHook):
         if conf.getboolean("horsies", "auto_migrate", fallback=True):
             return ledger_schema.migrate
         return ledger_schema.require_migrated
+
+    def _read_current(self, since: int, make_script: Callable[[], Script[T]], otherwise: T) -> Script[T]:
+        """What an older release wrote is found, too: LedgerBehind where its tables must be brought up to date first."""
+        version = yield from ledger_schema.read_version()
+        if not version:
+            return otherwise
+        if version < since:
+            raise LedgerBehind
+        return (yield from make_script())
 
     async def _postgres_async(self) -> Database:
         # Looking a connection up blocks unless it is asked for asynchronously; afterwards it is at hand for both sides.

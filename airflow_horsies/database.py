@@ -46,8 +46,10 @@ RERUN_SQLSTATES = frozenset({"40001", "40P01", "23505"})
 RERUN_PAUSES_SECONDS = (0.2, 2.0)
 # No server, or it went away: a shutdown, a start, idle for too long, no connection left. Class 08 is the same.
 LOST_SQLSTATES = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "53300"})
+# A server that takes no writes for now: a standby, as after a failover, or one whose disk is full.
+READ_ONLY_SQLSTATE = "25006"
 # A lock that could not be had in time, and a statement that was cancelled or took too long.
-BUSY_SQLSTATES = frozenset({"55P03", "57014"})
+BUSY_SQLSTATES = frozenset({"55P03", "57014", READ_ONLY_SQLSTATE})
 # Conflicts between transactions, and resources that are used up.
 BUSY_CLASSES = ("40", "53")
 POOLER_TRIALS = 3
@@ -192,10 +194,14 @@ class PerLoop(Generic[T]):
 
 
 class Session:
-    """One synchronous connection, opened when first needed and opened anew when it was lost."""
+    """One synchronous connection, opened when first needed and opened anew when it was lost.
 
-    def __init__(self, database: Database) -> None:
+    :param limits: what the server keeps for each statement; whoever hangs up leaves nothing behind that waits longer.
+    """
+
+    def __init__(self, database: Database, *, limits: Limits | None = None) -> None:
         self.database = database
+        self._limits = limits
         self._connection: Any = None
 
     def run(self, make_script: Callable[[], Script[T]], *, pipelined: bool = False) -> T:
@@ -211,12 +217,12 @@ class Session:
                 connection = self._open()
                 try:
                     with _pipeline(connection) if pipelined else nullcontext() as pipeline:
-                        outcome = run(connection, make_script(), pipeline)
+                        outcome = run(connection, self._limited(make_script()), pipeline)
                         connection.commit()
                     return outcome
                 except DRIVER_ERRORS as error:
                     _roll_back(connection)
-                    if is_connection_lost(error) or connection.closed:
+                    if needs_new_connection(error, connection):
                         self.close()
                     if pause_seconds is None or not asks_for_rerun(error, connection):
                         raise
@@ -238,6 +244,11 @@ class Session:
         if connection is not None:
             with suppress(OSError, *DRIVER_ERRORS), socket.socket(fileno=os.dup(connection.fileno())) as wire:
                 wire.shutdown(socket.SHUT_RDWR)
+
+    def _limited(self, script: Script[T]) -> Script[T]:
+        if self._limits is not None:
+            yield self._limits.statement
+        return (yield from script)
 
     def _open(self) -> Any:
         if self._connection is None:
@@ -516,9 +527,14 @@ def is_busy(error: Exception) -> bool:
     return state in BUSY_SQLSTATES or state.startswith(BUSY_CLASSES)
 
 
+def needs_new_connection(error: Exception, connection: Any) -> bool:
+    """Whether the connection is lost, or leads to a server that takes no writes: a new one may lead to another."""
+    return is_connection_lost(error) or bool(connection.closed) or sqlstate_of(error) == READ_ONLY_SQLSTATE
+
+
 def asks_for_rerun(error: Exception, connection: Any) -> bool:
     """Whether to run a script again at once. Not after a time limit, which has taken the caller's time already."""
-    return is_connection_lost(error) or bool(connection.closed) or sqlstate_of(error) in RERUN_SQLSTATES
+    return needs_new_connection(error, connection) or sqlstate_of(error) in RERUN_SQLSTATES
 
 
 def misses_the_schema(error: BaseException) -> bool:

@@ -13,7 +13,7 @@ from airflow_horsies.ledger import checks as ledger_checks
 from airflow_horsies.ledger.schema import latest_version
 from airflow_horsies.models import TaskState, WorkerState
 from airflow_horsies.wire import checks as wire_checks
-from airflow_horsies.wire.checks import MissingPrivilege
+from airflow_horsies.wire.checks import MissingPrivilege, OpenSchema
 
 MAX_CLOCK_SKEW = timedelta(seconds=5)
 MAX_CLAIM_AGE = timedelta(minutes=1)
@@ -131,9 +131,16 @@ def _check_schema(hook: HorsiesHook) -> _Outcome:
 def _check_privileges(hook: HorsiesHook) -> _Outcome:
     missing = hook.run_script(wire_checks.find_missing_privileges)
     if not missing:
-        return Status.OK, "tasks can be read, sent and cancelled"
+        open_schemas = hook.run_script(wire_checks.find_open_schemas)
+        return _warn_of(open_schemas) if open_schemas else (Status.OK, "tasks can be read, sent and cancelled")
     essential = any(item.purpose in ("read", "send") for item in missing)
     return Status.FAIL if essential else Status.WARN, _lacks(missing)
+
+
+def _warn_of(open_schemas: Sequence[OpenSchema]) -> _Outcome:
+    named = ", ".join(schema.name for schema in open_schemas)
+    lines = [f"everybody may create functions in schema {named}, which statements of this user may call. Run:"]
+    return Status.WARN, "\n".join([*lines, *(schema.remedy for schema in open_schemas)])
 
 
 def _check_ledger(hook: HorsiesHook) -> _Outcome:

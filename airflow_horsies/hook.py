@@ -13,10 +13,12 @@ from itertools import count
 from typing import TypeVar
 
 from airflow_horsies.async_hook import AsyncHook, canonical_ids, wait_timeout
+from airflow_horsies.connected_hook import LedgerBehind
 from airflow_horsies.database import Backoff, Listener
 from airflow_horsies.exceptions import (
     PASSING_ERRORS,
     AccessDenied,
+    DatabaseBusy,
     DatabaseError,
     HistoryPartitionMissing,
     HorsiesError,
@@ -64,6 +66,8 @@ RECONNECT_SECONDS = 0.5
 MAX_RECONNECT_SECONDS = 15.0
 # Tasks that wait to be cancelled, each time somebody looks again at what it waits for.
 MOST_REQUEST_PAGES = 10
+# How long a migration is tried while others use the tables.
+MIGRATE_SECONDS = 600.0
 # How long a pruner waits for another one, which holds its lock for a page at a time.
 MAX_PRUNE_WAITS = 600
 PRUNE_WAIT_SECONDS = 0.1
@@ -108,6 +112,15 @@ class HorsiesHook(AsyncHook):
         (encoded,) = self._encode([spec])
         runs = count()
         return self._write(lambda wire: scripts.enqueue_task(wire, encoded, is_rerun=next(runs) > 0))
+
+    async def enqueue_async(self, spec: TaskSpec) -> str:
+        """As :meth:`enqueue`, for triggers: ``task_id = await hook.enqueue_async(spec)``."""
+        await self._postgres_async()
+        if not spec.retention:
+            self._retention_classes = await self._read_async(scripts.read_retention_classes)
+        (encoded,) = self._encode([spec])
+        runs = count()
+        return await self._write_async(lambda wire: scripts.enqueue_task(wire, encoded, is_rerun=next(runs) > 0))
 
     def enqueue_many(self, specs: Iterable[TaskSpec]) -> list[str]:
         """
@@ -295,6 +308,10 @@ class HorsiesHook(AsyncHook):
 
             ids = [submission.horsies_task_id for submission in hook.submissions_of(instance)]
         """
+        try:
+            return self._session.run(lambda: self._submissions_of(task_instance))
+        except LedgerBehind:
+            self.ensure_ledger()
         return self._session.run(lambda: self._submissions_of(task_instance))
 
     def submitters_of(self, task_id: str) -> list[Submission]:
@@ -561,13 +578,27 @@ class HorsiesHook(AsyncHook):
         # Nothing is created in a database that is not horsies'.
         self.horsies_schema.require_writable()
         try:
-            applied = self._session.run(ledger_schema.migrate if by_hand else self._make_ledger)
+            applied = self._migrate_in_the_end(ledger_schema.migrate if by_hand else self._make_ledger)
         except AccessDenied as error:
             raise AccessDenied(f"{error}\n{self._grants()}") from error
         self._ledger_is_current = True
         for migration in applied:
             log.info("Migrated the airflow_horsies tables to version %s (%s)", migration.version, migration.name)
         return applied
+
+    def _migrate_in_the_end(self, make_ledger: Callable[[], Script[list[Migration]]]) -> list[Migration]:
+        """Again and again while somebody else reads the tables for long, as pg_dump does."""
+        backoff = Backoff(RECONNECT_SECONDS, MAX_RECONNECT_SECONDS)
+        gives_up_at = time.monotonic() + MIGRATE_SECONDS
+        while True:
+            try:
+                return self._session.run(make_ledger)
+            except DatabaseBusy as error:
+                pause_seconds = backoff.next_pause()
+                if time.monotonic() + pause_seconds > gives_up_at:
+                    raise
+                log.warning("The airflow_horsies tables are migrated again in %.1f s: %s", pause_seconds, error)
+                time.sleep(pause_seconds)
 
     def prune(self, *, older_than: timedelta = pruning.PRUNE_AFTER, lines_older_than: timedelta | None = None) -> int:
         """

@@ -218,6 +218,12 @@ class TaskSpec:
                 "good_until",
                 "has no time zone, so it names no instant; use for example datetime.now(timezone.utc) + …",
             )
+            _require(
+                datetime.min.year < self.good_until.year < datetime.max.year,
+                "good_until",
+                f"is at the end of time ({self.good_until:%Y-%m-%d}), where not every time zone has a date; leave it "
+                "out for a task that never expires",
+            )
             object.__setattr__(self, "good_until", _plain_utc(self.good_until))
         if self.delay is not None:
             _require_whole_seconds("delay", self.delay, least=0)

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+import uuid
 from collections.abc import Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from airflow.providers.common.compat.sdk import BaseNotifier
-from asgiref.sync import sync_to_async
 
+from airflow_horsies.database import Backoff
+from airflow_horsies.exceptions import PASSING_ERRORS
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.models import DEFAULT_QUEUE, RetryPolicy, TaskSpec
 from airflow_horsies.rendering import instant, is_final, plain_policy, policy_of
+
+SENT = "Sent %s to horsies queue %s as task %s"
+FIRST_RETRY_SECONDS = 1.0
+MAX_RETRY_SECONDS = 15.0
+# How long a deadline alert is tried to be sent while the database is locked or cannot be reached.
+SEND_SECONDS = 300.0
 
 
 class HorsiesNotifier(BaseNotifier):
@@ -84,10 +95,27 @@ class HorsiesNotifier(BaseNotifier):
     def notify(self, context: Any) -> None:
         with HorsiesHook(self.horsies_conn_id) as hook:
             task_id = hook.enqueue(self._spec(context))
-        self.log.info("Sent %s to horsies queue %s as task %s", self.task_name, self.queue, task_id)
+        self.log.info(SENT, self.task_name, self.queue, task_id)
 
     async def async_notify(self, context: Any) -> None:
-        await sync_to_async(self.notify)(context)
+        """In the triggerer, beside everything else that runs there: nothing here may block."""
+        # With an id of its own it is sent once, however often that is tried.
+        spec = replace(self._spec(context), task_id=str(uuid.uuid4()))
+        task_id = await self._send_in_the_end(HorsiesHook(self.horsies_conn_id), spec)
+        self.log.info(SENT, self.task_name, self.queue, task_id)
+
+    async def _send_in_the_end(self, hook: HorsiesHook, spec: TaskSpec) -> str:
+        backoff = Backoff(FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS)
+        gives_up_at = time.monotonic() + SEND_SECONDS
+        while True:
+            try:
+                return await hook.enqueue_async(spec)
+            except PASSING_ERRORS as error:
+                pause_seconds = backoff.next_pause()
+                if time.monotonic() + pause_seconds > gives_up_at:
+                    raise
+                self.log.warning("%s is not sent for now, trying again: %s", self.task_name, error)
+                await asyncio.sleep(pause_seconds)
 
     def _spec(self, context: Any) -> TaskSpec:
         return TaskSpec(

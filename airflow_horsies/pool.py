@@ -22,9 +22,9 @@ from airflow_horsies.database import (
     Limits,
     PerLoop,
     asks_for_rerun,
-    is_connection_lost,
     jittered,
     misses_the_schema,
+    needs_new_connection,
     run_async,
 )
 from airflow_horsies.exceptions import DatabaseBusy, HorsiesError, TaskNotFound
@@ -71,8 +71,9 @@ class Pool:
                     try:
                         return await run_async(connection, make_script, limits or self._limits)
                     except psycopg.Error as error:
-                        if is_connection_lost(error):
-                            # What was idle meanwhile is most likely lost, too.
+                        if needs_new_connection(error, connection):
+                            await connection.close()
+                            # What was idle meanwhile is most likely of no use, too.
                             await self._close_idle()
                         if pause_seconds is None or not asks_for_rerun(error, connection):
                             raise

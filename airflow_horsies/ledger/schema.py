@@ -83,6 +83,8 @@ def migrate() -> Script[list[Migration]]:
     version = yield from read_ledger_version()
     require_writable(version)
     pending = [migration for migration in migrations() if migration.version > version.number]
+    if pending:
+        yield Statement(sql_text(PACKAGE, "limit_migration"))
     for migration in pending:
         yield Statement(migration.sql)
         yield Statement(sql_text(PACKAGE, "record_migration"), {"version": migration.version, "name": migration.name})

@@ -66,8 +66,8 @@ def read_states(session: Session, keys: Collection[TaskInstanceKey]) -> dict[Tas
     }
 
 
-def read_rendered(session: Session, key: TaskInstanceKey, field: str) -> Any:
-    """A templated field as Airflow rendered and masked it; None where it keeps none."""
+def read_rendered(session: Session, key: TaskInstanceKey) -> dict[str, Any]:
+    """The templated fields as Airflow rendered and masked them; none where it does not keep them."""
     fields = session.scalar(
         select(RenderedTaskInstanceFields.rendered_fields).where(
             RenderedTaskInstanceFields.dag_id == key.dag_id,
@@ -76,4 +76,4 @@ def read_rendered(session: Session, key: TaskInstanceKey, field: str) -> Any:
             RenderedTaskInstanceFields.map_index == key.map_index,
         )
     )
-    return fields.get(field) if isinstance(fields, dict) else None
+    return fields if isinstance(fields, dict) else {}

@@ -30,7 +30,7 @@ from airflow_horsies.models import (
 from airflow_horsies.ui.access import MAY_ACT, MAY_READ, MAY_READ_LOG, MAY_READ_VALUES, InstanceDep, RightsDep, conn_id
 from airflow_horsies.ui.airflow_side import AirflowTry, read_rendered, read_tries
 from airflow_horsies.ui.answers import json_answer, shown_text, shown_value
-from airflow_horsies.ui.arguments import Rendered, shown_arguments
+from airflow_horsies.ui.arguments import WHY_HIDDEN, Rendered, hides, shown_arguments
 from airflow_horsies.ui.page_hook import ACTION_SECONDS, PageHook
 from airflow_horsies.ui.threads import OwnThreadRoute, iterate_in_threads
 from airflow_horsies.ui.timeline import Segment, ShownAttempt, lost_tries, merge_attempts, segments
@@ -120,6 +120,7 @@ def read_values(
     return json_answer(
         {
             "kwargs": None if kwargs is None else shown_value(kwargs),
+            "kwargs_note": WHY_HIDDEN if hides(kwargs) else None,
             "result": shown_value(result.ok) if result and result.error is None else None,
             "error_data": shown_value(result.error.data) if result and result.error and result.error.data else None,
             "traceback": shown_text(exception.traceback, max_chars=20_000) if exception else None,
@@ -160,7 +161,8 @@ def cancel(key: InstanceDep, body: CancelBody) -> Response:
         wanted = [each for each in latest if body.position in (None, each.position)]
         if not wanted:
             raise no_such_task()
-        outcomes = hook.cancel_many([each.horsies_task_id for each in wanted])
+        # Never what another DAG shares, which the user may not even be allowed to see.
+        outcomes = hook.release([each.horsies_task_id for each in wanted], key)
     counts = Counter(str(outcome) for outcome in outcomes.values())
     return json_answer({"outcomes": counts, "past_retention": len(wanted) - len(outcomes)})
 
@@ -258,11 +260,9 @@ def _chosen_of(rounds: Sequence[Submission], life: int | None, round_: int | Non
 
 def _rendered(session: SessionDep, key: TaskInstanceKey, position: int) -> Rendered:
     tries = read_tries(session, key)
-    kwargs = read_rendered(session, key, "task_kwargs")
-    items = read_rendered(session, key, "items")
-    if isinstance(items, list):
-        kwargs = items[position] if position < len(items) else None
-    return Rendered(kwargs=kwargs, try_number=tries[-1].number if tries else None)
+    return Rendered(
+        fields=read_rendered(session, key), position=position, try_number=tries[-1].number if tries else None
+    )
 
 
 def _written_lines(task_id: str, attempt: int | None) -> Iterator[bytes]:

@@ -6,15 +6,15 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
+from airflow_horsies.connected_hook import LedgerBehind
 from airflow_horsies.database import Database, Limits, Session
 from airflow_horsies.exceptions import DatabaseBusy, DatabaseError
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.ledger import latest
 from airflow_horsies.ledger.latest import Deployment, LatestIds
-from airflow_horsies.ledger.schema import read_version
 from airflow_horsies.ledger.submissions import SINCE, read_submissions_of_tasks
 from airflow_horsies.models import FailedTasks, PageCursor, Submission, TaskInstanceKey, TaskPage, TaskState, TaskView
 from airflow_horsies.wire import scripts
@@ -34,14 +34,14 @@ class TimedSession(Session):
     """A session whose transactions have time limits, and whose connection is cut when its own time is up."""
 
     def __init__(self, database: Database, seconds: float) -> None:
-        super().__init__(database)
+        super().__init__(database, limits=LIMITS)
         self._ends_at = time.monotonic() + seconds
         self._lock = threading.Lock()
         self._timer: threading.Timer | None = None
 
     def run(self, make_script: Callable[[], Script[T]], *, pipelined: bool = False) -> T:
         try:
-            return super().run(lambda: self._limited(make_script()), pipelined=pipelined)
+            return super().run(make_script, pipelined=pipelined)
         except DatabaseError as error:
             if time.monotonic() >= self._ends_at:
                 raise DatabaseBusy(str(error)) from error
@@ -62,8 +62,7 @@ class TimedSession(Session):
     def _limited(self, script: Script[T]) -> Script[T]:
         if time.monotonic() >= self._ends_at:
             raise DatabaseBusy(f"{self.database.address} did not answer in time")
-        yield LIMITS.statement
-        return (yield from script)
+        return (yield from super()._limited(script))
 
     def _open(self) -> Any:
         connection = super()._open()
@@ -145,17 +144,20 @@ class PageHook(HorsiesHook):
         return self._read(lambda wire: scripts.find_failed(wire, window=window, limit=limit, before=before))
 
     def _read_submissions(self, make_script: Callable[[], Script[T]], otherwise: T) -> T:
-        """What an older release submitted is shown, too: its tables are brought up to date first."""
-
-        def read() -> Script[T]:
-            version = yield from read_version()
-            if not version:
-                return otherwise
-            if version < SINCE:
-                yield from self._make_ledger()
-            return (yield from make_script())
-
+        read = partial(self._read_current, SINCE, make_script, otherwise)
+        try:
+            return self._session.run(read)
+        except LedgerBehind:
+            self._migrate()
         return self._session.run(read)
+
+    def _migrate(self) -> None:
+        """For as long as it takes: cut with the request, it would begin again with the next one."""
+        session = Session(self._postgres, limits=LIMITS)
+        try:
+            session.run(self._make_ledger)
+        finally:
+            session.close()
 
     @cached_property
     def _postgres(self) -> Database:

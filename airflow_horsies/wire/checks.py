@@ -40,6 +40,14 @@ class MissingPrivilege:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OpenSchema:
+    """A schema of the search path in which everybody may create, and the statement that ends that."""
+
+    name: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OutdatedWorker:
     """A worker whose release is older than the schema; one of the older generation cannot finish any task."""
 
@@ -64,6 +72,12 @@ def find_missing_privileges() -> Script[list[MissingPrivilege]]:
     """What of reading, sending and cancelling this user may not do."""
     rows = yield Statement(sql_text(PACKAGE, "find_missing_privileges"))
     return [MissingPrivilege(purpose=row["purpose"], missing=row["missing"], remedy=row["remedy"]) for row in rows]
+
+
+def find_open_schemas() -> Script[list[OpenSchema]]:
+    """Where everybody may plant functions that statements on this connection would call."""
+    rows = yield Statement(sql_text(PACKAGE, "find_open_schemas"))
+    return [OpenSchema(name=row["name"], remedy=row["remedy"]) for row in rows]
 
 
 def find_uncovered_classes() -> Script[list[str]]:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from airflow_horsies.database import Database, Session
+from airflow_horsies.database import LIMITS, Database, Session
 from airflow_horsies.exceptions import HorsiesError
 from airflow_horsies.ledger import schema as ledger_schema
 from airflow_horsies.ledger.cancelling import CANCELS_AT_ONCE, carry_out_requests
@@ -63,7 +63,7 @@ class Housekeeper:
 
     def keep_house(self) -> None:
         """Go through the tables once. Never raises: what could not be pruned is pruned the next time."""
-        session = Session(self._database)
+        session = Session(self._database, limits=LIMITS)
         try:
             self._go_through(session)
             self._complaint = None

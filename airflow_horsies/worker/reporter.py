@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TypeVar
 
-from airflow_horsies.database import Database, Session, args_of_url
+from airflow_horsies.database import LIMITS, Database, Session, args_of_url
 from airflow_horsies.exceptions import PASSING_ERRORS, HorsiesError
 from airflow_horsies.ledger import attempts as ledger
 from airflow_horsies.ledger import schema as ledger_schema
@@ -40,6 +40,7 @@ MAX_UNREPORTED = 100
 MAX_FAILURES = 3
 CONNECT_SECONDS = 10
 # A database that says nothing for so long is not waited for: the connection may lead nowhere, as after a failover.
+# Longer than the server's own limits: a backend that waits for a lock does not notice that its client is gone.
 ANSWER_SECONDS = 30.0
 TCP_USER_TIMEOUT_MS = 30_000
 
@@ -58,7 +59,7 @@ class Reporter:
         stop: Callable[[RunningAttempt, StopReason], None],
         before_report: Callable[[], None] = lambda: None,
     ) -> None:
-        self._session = Session(database)
+        self._session = Session(database, limits=LIMITS)
         self._stop = stop
         self._before_report = before_report
         self._wire: Wire | None = None
@@ -111,10 +112,10 @@ class Reporter:
             self._asked_at = time.monotonic()
             self._session.hang_up()
 
-    def _ask(self, make_script: Callable[[], Script[T]]) -> T:
+    def _ask(self, make_script: Callable[[], Script[T]], *, pipelined: bool = True) -> T:
         self._asked_at = time.monotonic()
         try:
-            return self._session.run(make_script)
+            return self._session.run(make_script, pipelined=pipelined)
         finally:
             self._asked_at = None
 
@@ -194,7 +195,7 @@ class Reporter:
 
     def _known_wire(self) -> Wire:
         if self._wire is None:
-            self._ask(ledger_schema.create)
+            self._ask(ledger_schema.create, pipelined=False)
             self._wire = Wire(self._ask(detect_schema))
         return self._wire
 

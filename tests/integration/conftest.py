@@ -51,7 +51,10 @@ ABOVE_THE_WIRE = (
     "test_following",
     "test_hub",
     "test_hub_faults",
+    "test_migrating",
+    "test_notifications",
     "test_pruning",
+    "test_read_only",
     "test_report",
     "test_sensors",
     "test_spark_source",
@@ -60,6 +63,7 @@ ABOVE_THE_WIRE = (
     "test_submit",
     "test_triggers",
     "test_wait",
+    "test_worker_locks",
 )
 
 

@@ -148,6 +148,38 @@ def test_check_of_a_database_without_horsies_fails_and_skips_the_rest(run: Run, 
     ]
 
 
+def test_check_tells_that_everybody_may_create_functions(run: Run, database: str, postgres: EmbeddedPostgres) -> None:
+    """As up to PostgreSQL 14, where nobody has changed it."""
+    administer(postgres, database, "GRANT CREATE ON SCHEMA public TO PUBLIC")
+    checked = run(database, "check", "--output", "json")
+    status, message = checked.findings["privileges"]
+    assert status == "WARN"
+    _, remedy = message.splitlines()
+    administer(postgres, database, remedy)
+    assert run(database, "check", "--output", "json").statuses["privileges"] == "OK"
+
+
+def test_check_names_a_view_that_may_not_be_read(
+    run: Run, database: str, stranger: str, postgres: EmbeddedPostgres
+) -> None:
+    assert run(database, "db", "migrate").code == 0
+    role = f'"{stranger}"'
+    administer(
+        postgres,
+        database,
+        f"GRANT USAGE ON SCHEMA airflow_horsies TO {role}",
+        f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA airflow_horsies TO {role}",
+        f"REVOKE ALL ON airflow_horsies.known_submissions FROM {role}",
+    )
+    checked = run(database, "check", "--output", "json", login=stranger, password=PASSWORD)
+    status, message = checked.findings["ledger"]
+    assert status == "FAIL"
+    assert message.splitlines() == [
+        "the user of this connection lacks SELECT on airflow_horsies.known_submissions. Run:",
+        f"GRANT SELECT ON airflow_horsies.known_submissions TO {role};",
+    ]
+
+
 def test_check_of_a_wrong_password_fails_at_once(run: Run, empty_database: str) -> None:
     checked = run(empty_database, "check", "--output", "json", password=PASSWORD)
     assert checked.code == 1

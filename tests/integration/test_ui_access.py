@@ -17,7 +17,7 @@ from fastapi.routing import APIRoute
 
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.hook import HorsiesHook
-from airflow_horsies.models import TaskInstanceKey, TaskState
+from airflow_horsies.models import AirflowTry, TaskInstanceKey, TaskSpec, TaskState
 from airflow_horsies.ui.gate import SECURITY_HEADERS
 from tests.integration.releases import MOVED
 from tests.integration.ui_site import (
@@ -364,6 +364,21 @@ def test_only_who_may_write_the_dag_cancels_and_airflow_keeps_who_did(connected:
     assert {(each["dag_id"], each["run_id"], each["task_id"]) for each in entries} == {
         (instance.dag_id, instance.run_id, instance.task_id)
     }
+
+
+def test_what_another_dag_shares_is_not_cancelled(connected: Site, hook: HorsiesHook) -> None:
+    spec = TaskSpec(task_name="add", kwargs={"a": 1, "b": 1}, idempotency_key="shared")
+    hidden, own = (
+        TaskInstanceKey(dag_id=dag_id, run_id="shared", task_id="load") for dag_id in ("sales", DAG_OF_STRANGERS)
+    )
+    (task_id,) = {hook.submit(spec, each, AirflowTry(try_number=1)).task_id for each in (hidden, own)}
+    for instance, status in ((hidden, 403), (own, 200)):
+        answer = connected.ask(api_path(instance, "/cancel"), FOREIGN_WRITER, "POST", json={})
+        assert answer.status_code == status
+    assert answer.json() == {"outcomes": {"STILL_WANTED": 1}, "past_retention": 0}
+    assert hook.get_task(task_id).state is TaskState.PENDING
+    last = connected.ask(api_path(hidden, "/cancel"), "writer", "POST", json={})
+    assert last.json() == {"outcomes": {"CANCELLED": 1}, "past_retention": 0}
 
 
 def test_nothing_is_cancelled_from_a_page_elsewhere(connected: Site, hook: HorsiesHook) -> None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import UTC, datetime
 from urllib.parse import quote
 
 import pytest
 
+from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.models import AirflowTry, TaskInstanceKey, TaskSpec
 from tests.integration.conftest import MakeHook
 from tests.integration.releases import MOVED
 from tests.integration.test_attempts import begin_attempt, end_attempt, write_lines, write_progress
-from tests.integration.ui_site import PAGES, Fields, Site, api_path
+from tests.integration.ui_site import PAGES, Fields, Site, add_try, api_path
 
 pytestmark = [pytest.mark.parametrize("release", [MOVED], indirect=True), pytest.mark.usefixtures("of_site")]
 
@@ -82,10 +84,11 @@ def test_hostile_text_of_a_worker_is_only_text(
         assert (page.status_code, page.text.count("<script"), page.text.count("<img")) == (200, 1, 0)
 
 
-def test_hostile_arguments_are_only_text(connected: Site, hook: HorsiesHook) -> None:
+def test_hostile_arguments_are_only_text(connected: Site, hook: HorsiesHook, postgres: EmbeddedPostgres) -> None:
     instance = TaskInstanceKey(dag_id="hostile", run_id="arguments", task_id="t")
     for kwargs in ({"value": HOSTILE_JSON.replace("\ud800", "")}, {HOSTILE: {HOSTILE: [HOSTILE]}}):
         hook.submit(TaskSpec(task_name="echo", kwargs=kwargs), instance, AirflowTry(try_number=1))
+        add_try(postgres, instance, try_number=1, started_at=datetime.now(UTC), rendered={"task_kwargs": kwargs})
         found = answers_of(connected, instance)
         assert json.loads(json.loads(found["values"])["kwargs"]) == kwargs
         instance = TaskInstanceKey(dag_id="hostile", run_id="arguments of another", task_id="t")
@@ -136,7 +139,9 @@ def test_a_large_log_is_paged_and_comes_whole_as_a_file(connected: Site, hook: H
     assert first.text.count("\n") == len(lines)
 
 
-def test_what_is_named_like_a_secret_is_masked_at_any_depth(connected: Site, hook: HorsiesHook) -> None:
+def test_what_is_named_like_a_secret_is_masked_at_any_depth(
+    connected: Site, hook: HorsiesHook, postgres: EmbeddedPostgres
+) -> None:
     deep: object = {"token": "hunter-deep"}
     for level in range(20):
         deep = [deep] if level % 2 else {"inner": deep}
@@ -148,6 +153,7 @@ def test_what_is_named_like_a_secret_is_masked_at_any_depth(connected: Site, hoo
     }
     instance = TaskInstanceKey(dag_id="secrets", run_id="r", task_id="t")
     hook.submit(TaskSpec(task_name="echo", kwargs=kwargs), instance, AirflowTry(try_number=1))
+    add_try(postgres, instance, try_number=1, started_at=datetime.now(UTC), rendered={"task_kwargs": kwargs})
     answer = connected.ask(api_path(instance, "/values"))
     shown = answer.json()["kwargs"]
     assert "in the open" in shown

@@ -232,7 +232,7 @@ def measure(sites: list[Site], patch: pytest.MonkeyPatch) -> Measured:
     would else be told by the speed of the disk.
     """
     patch.setattr(instance_routes, "read_tries", lambda *_: [])
-    patch.setattr(instance_routes, "read_rendered", lambda *_: None)
+    patch.setattr(instance_routes, "read_rendered", lambda *_: {})
     patch.setattr(overview_routes, "read_states", lambda *_: {})
     patch.setattr(overview_routes, "may_read_connection", lambda user: True)
     patch.setattr(overview_routes, "cluster", overview_routes.cluster)

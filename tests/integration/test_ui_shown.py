@@ -14,6 +14,8 @@ from typing import Any
 import httpx
 import psycopg
 import pytest
+from airflow.sdk._shared.secrets_masker import SecretsMasker
+from airflow.sdk.execution_time.task_runner import _serialize_template_field
 
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.hook import HorsiesHook
@@ -54,6 +56,15 @@ def values(site: Site, instance: TaskInstanceKey, query: str = "") -> Any:
     return shown["kwargs"] and json.loads(shown["kwargs"])
 
 
+def as_airflow_keeps(**fields: Any) -> dict[str, Any]:
+    """As the process of a task has it that looked a connection up: its password is masked in what was rendered."""
+    masker = SecretsMasker()
+    masker.add_mask(SECRET)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("airflow.sdk._shared.secrets_masker.redact", masker.redact)
+        return {name: masker.redact(_serialize_template_field(value, name), name) for name, value in fields.items()}
+
+
 def test_what_airflow_masks_in_the_arguments_is_masked_while_the_task_lives(
     connected: Site, hook: HorsiesHook, instance: TaskInstanceKey, postgres: EmbeddedPostgres
 ) -> None:
@@ -63,10 +74,31 @@ def test_what_airflow_masks_in_the_arguments_is_masked_while_the_task_lives(
     assert values(connected, instance) == masked
 
 
-def test_passwords_are_masked_wherever_they_are_shown(
-    connected: Site, hook: HorsiesHook, instance: TaskInstanceKey
+def test_items_of_a_batch_that_airflow_cuts_are_hidden(
+    connected: Site, hook: HorsiesHook, instance: TaskInstanceKey, postgres: EmbeddedPostgres
 ) -> None:
-    task_id = send(hook, instance, place=URI, parts=[f"AccountKey={SECRET}=="])
+    items = [{"part": part, "place": "here", "login": SECRET} for part in range(200)]
+    hook.submit_many([TaskSpec(task_name="add", kwargs=each) for each in items], instance, AirflowTry(try_number=1))
+    add_try(postgres, instance, try_number=1, started_at=now(), rendered=as_airflow_keeps(items=items))
+    answer = connected.ask(api_path(instance, "/values?position=150")).json()
+    assert json.loads(answer["kwargs"]) == {"part": 150, "place": "here", "login": "(hidden)"}
+    assert "only the beginning of a long one" in answer["kwargs_note"]
+
+
+def test_arguments_whose_rendering_airflow_no_longer_keeps_are_hidden(
+    connected: Site, hook: HorsiesHook, instance: TaskInstanceKey, postgres: EmbeddedPostgres
+) -> None:
+    send(hook, instance, login=SECRET, part=1)
+    add_try(postgres, instance, try_number=1, started_at=now())
+    assert values(connected, instance) == {"login": "(hidden)", "part": 1}
+
+
+def test_passwords_are_masked_wherever_they_are_shown(
+    connected: Site, hook: HorsiesHook, instance: TaskInstanceKey, postgres: EmbeddedPostgres
+) -> None:
+    kwargs = {"place": URI, "parts": [f"AccountKey={SECRET}=="]}
+    task_id = send(hook, instance, **kwargs)
+    add_try(postgres, instance, try_number=1, started_at=now(), rendered={"task_kwargs": kwargs})
     begin_attempt(hook, task_id)
     end_attempt(hook, task_id, outcome="FAILED", error_code="E", error_message=f"no {URI}", metrics={"note": URI})
     begin_attempt(hook, task_id, 2)
@@ -111,6 +143,20 @@ def test_arguments_that_were_rendered_anew_do_not_hide_those_of_a_task_that_live
         postgres, instance, try_number=2, started_at=now(), rendered={"task_kwargs": {"a": 2, "b": "now", "c": "***"}}
     )
     assert values(connected, instance) == {"a": 1, "b": "before", "c": "***"}
+
+
+def test_a_deadline_at_the_end_of_time_fails_no_page(
+    connected: Site, hook: HorsiesHook, instance: TaskInstanceKey, postgres: EmbeddedPostgres, database: str
+) -> None:
+    """Somebody else sends it, where the database's own time zone is east of UTC."""
+    with psycopg.connect(**postgres.conninfo(database), autocommit=True) as connection:
+        connection.execute(f"ALTER DATABASE {database} SET timezone = 'Europe/Berlin'")
+        task_id = send(hook, instance, a=1)
+        last = "9999-12-31 23:59:59.999999+00"
+        connection.execute("UPDATE horsies_tasks SET good_until = %s WHERE id = %s", (last, task_id))
+    time.sleep(SHARED_SECONDS)
+    for path in (f"{PAGES}/api/overview", api_path(instance), api_path(instance, "/items")):
+        assert connected.ask(path, "admin").status_code == 200, path
 
 
 def test_a_try_that_airflow_lost_is_shown_and_called_lost(

@@ -21,7 +21,7 @@ from airflow_horsies.ledger import checks as ledger_checks
 from airflow_horsies.ledger.schema import latest_version
 from airflow_horsies.models import QueueDepth, TaskPage, TaskState, TaskView, WorkerState
 from airflow_horsies.wire import checks as wire_checks
-from airflow_horsies.wire.checks import MissingPrivilege, OutdatedWorker, Server
+from airflow_horsies.wire.checks import MissingPrivilege, OpenSchema, OutdatedWorker, Server
 from airflow_horsies.wire.decoding import decode_task
 from airflow_horsies.wire.schema import NEWEST_TESTED_VERSION, Schema
 from tests.unit.driving import MOVED
@@ -76,6 +76,7 @@ class FakeHook:
     listening: bool | HorsiesError = True
     ledger: int | HorsiesError = LATEST
     missing: list[MissingPrivilege] = field(default_factory=list)
+    open_schemas: list[OpenSchema] = field(default_factory=list)
     missing_on_ledger: list[MissingPrivilege] = field(default_factory=list)
     found_workers: list[WorkerState] | HorsiesError = field(default_factory=lambda: [WORKER])
     outdated: list[OutdatedWorker] = field(default_factory=list)
@@ -101,6 +102,8 @@ class FakeHook:
             )
         if make_script is wire_checks.find_missing_privileges:
             return self.missing
+        if make_script is wire_checks.find_open_schemas:
+            return self.open_schemas
         if make_script is ledger_checks.find_missing_privileges:
             return self.missing_on_ledger
         if make_script is wire_checks.find_uncovered_classes:
@@ -200,6 +203,12 @@ USELESS = OutdatedWorker(worker_id="w", evidence="it is of horsies 0.4 or older"
             r"'nobody' \(3 waiting, the oldest since 2026-03-01 12:00:00 UTC\). Start a worker",
         ),
         ({"found_queues": [replace(UNSERVED, ready=0, delayed=9)]}, "queues", "OK", "0 task"),
+        (
+            {"open_schemas": [OpenSchema(name="public", remedy="REVOKE …;")]},
+            "privileges",
+            "WARN",
+            r"functions in schema public, which .* Run:\nREVOKE …;$",
+        ),
     ],
     ids=lambda value: str(value)[:60],
 )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_horsies import notifications
-from airflow_horsies.exceptions import DatabaseUnreachable, InvalidTask
+from airflow_horsies.exceptions import AccessDenied, DatabaseBusy, DatabaseUnreachable, InvalidTask
 from airflow_horsies.models import RetryPolicy, TaskSpec
 from airflow_horsies.notifications import HorsiesNotifier
 
@@ -19,10 +19,18 @@ class FakeHook(nullcontext[Any]):
         super().__init__(self)
         self.sent: list[TaskSpec] = []
         self.connections: list[str] = []
+        self.refusals: list[Exception] = []
+        self.refused: list[TaskSpec] = []
 
     def enqueue(self, spec: TaskSpec) -> str:
         self.sent.append(spec)
         return "0198a0de-0000-7000-8000-000000000001"
+
+    async def enqueue_async(self, spec: TaskSpec) -> str:
+        if self.refusals:
+            self.refused.append(spec)
+            raise self.refusals.pop(0)
+        return self.enqueue(spec)
 
 
 @pytest.fixture
@@ -89,6 +97,25 @@ def test_deadline_alert_awaits_it_with_the_context_it_has(hook: FakeHook) -> Non
 
     asyncio.run(alert())
     assert [spec.kwargs for spec in hook.sent] == [{"run": "manual__1"}, {}]
+
+
+def test_deadline_alert_is_sent_once_the_database_answers(hook: FakeHook, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notifications, "FIRST_RETRY_SECONDS", 0.01)
+    hook.refusals = [DatabaseBusy("locked"), DatabaseUnreachable("gone")]
+    asyncio.run(HorsiesNotifier(task_name="alerts.page").async_notify({}))
+    assert len({spec.task_id for spec in (*hook.refused, *hook.sent)}) == 1
+    assert len(hook.sent) == 1
+
+
+@pytest.mark.parametrize("error", [DatabaseBusy("locked"), AccessDenied("no")], ids=lambda error: type(error).__name__)
+def test_deadline_alert_that_cannot_be_sent_fails(
+    error: Exception, hook: FakeHook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notifications, "SEND_SECONDS", 0.0)
+    hook.refusals = [error]
+    with pytest.raises(type(error)):
+        asyncio.run(HorsiesNotifier(task_name="alerts.page").async_notify({}))
+    assert hook.sent == []
 
 
 def test_failure_to_send_is_not_swallowed(hook: FakeHook, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,6 @@ INNER JOIN pg_namespace AS namespace ON namespace.oid = relation.relnamespace
 CROSS JOIN (VALUES ('SELECT'), ('INSERT'), ('UPDATE'), ('DELETE')) AS needed (privilege)
 WHERE
     namespace.nspname = 'airflow_horsies'
-    AND relation.relkind = 'r'
-    AND (relation.relname <> 'migrations' OR needed.privilege = 'SELECT')
+    AND relation.relkind IN ('r', 'v')
+    AND ((relation.relname <> 'migrations' AND relation.relkind = 'r') OR needed.privilege = 'SELECT')
     AND NOT has_table_privilege(relation.oid, needed.privilege)

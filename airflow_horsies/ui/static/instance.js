@@ -146,7 +146,13 @@ function askCancel(position) {
     act: async () => {
       const { outcomes } = await postJson(`${api}/cancel`, { position });
       look();
-      const told = { CANCELLED: "cancelled", ALREADY_CANCELLED: "cancelled before", ALREADY_FINISHED: "had ended before" };
+      const told = {
+        CANCELLED: "cancelled",
+        ALREADY_CANCELLED: "cancelled before",
+        ALREADY_FINISHED: "had ended before",
+        STILL_WANTED: "left, as another task instance shares it",
+        REQUESTED: "cancelled as soon as horsies can",
+      };
       return `${Object.entries(outcomes).map(([outcome, count]) => `${number(count)} ${told[outcome]}`).join(", ") || "Nothing to cancel"}.`;
     },
   });
@@ -549,7 +555,7 @@ const values = {
   panels(found, submission) {
     const isOver = submission.task && !LIVE.has(submission.task.state);
     return [
-      panel("Input", found.kwargs, "Nobody keeps them any more: horsies drops the arguments of a finished task, unless the operator has retain_input=True, and Airflow keeps those that the newest try rendered.", "input"),
+      panel("Input", found.kwargs, "Nobody keeps them any more: horsies drops the arguments of a finished task, unless the operator has retain_input=True, and Airflow keeps those that the newest try rendered.", "input", found.kwargs_note),
       panel("Result", found.result, isOver ? "It has no result." : "Not yet.", "result"),
       found.error_data ? panel("Error data", found.error_data, "", "error-data") : null,
       found.traceback ? panel("Traceback", found.traceback, "", "traceback") : null,
@@ -557,12 +563,13 @@ const values = {
   },
 };
 
-function panel(title, text, otherwise, id) {
+function panel(title, text, otherwise, id, note) {
   return h(
     "section",
     { class: "card" },
     h("div", { class: "toolbar" }, h("h2", {}, title), text ? h("span", { class: "actions" }, copyButton(text)) : null),
     text ? h("pre", { id, tabindex: "0" }, h("bdi", {}, text)) : h("p", { class: "quiet" }, otherwise),
+    note ? h("p", { class: "quiet" }, note) : null,
   );
 }
 

@@ -14,3 +14,6 @@ FROM (
         ('statement_timeout', %(statement_milliseconds)s::bigint)
     ) AS wanted (name, milliseconds)
 ) AS settings
+UNION ALL
+-- What is sent last of all, at the end of the year 9999 in UTC, has no date in Python in a time zone further east.
+SELECT set_config('TimeZone', 'UTC', true)

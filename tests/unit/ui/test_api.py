@@ -154,7 +154,7 @@ class FakeHook:
         self.read.append((task_id, after, limit))
         return [line for line in self.lines if line.cursor > after][:limit]
 
-    def cancel_many(self, ids: list[str]) -> dict[str, CancelOutcome]:
+    def release(self, ids: list[str], key: TaskInstanceKey) -> dict[str, CancelOutcome]:
         self.cancelled += ids
         return dict.fromkeys(ids, CancelOutcome.CANCELLED)
 
@@ -188,7 +188,7 @@ def hook(monkeypatch: pytest.MonkeyPatch) -> FakeHook:
     monkeypatch.setattr(access, "HorsiesHook", fake)
     tries = [AirflowTry(number=1, state="running", started_at=NOW, ended_at=None)]
     monkeypatch.setattr(instance_routes, "read_tries", lambda session, key: tries)
-    monkeypatch.setattr(instance_routes, "read_rendered", lambda session, key, field: None)
+    monkeypatch.setattr(instance_routes, "read_rendered", lambda session, key: {})
     return fake
 
 

@@ -28,5 +28,5 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> Tables:
     from tests.unit.worker.tables import Tables
 
     tables = Tables()
-    monkeypatch.setattr(reporter, "Session", lambda database: tables)
+    monkeypatch.setattr(reporter, "Session", lambda database, limits: tables)
     return tables

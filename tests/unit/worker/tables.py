@@ -44,7 +44,7 @@ class Tables:
         self.hanging.set()
         self.hung_up = 0
 
-    def run(self, make_script: Callable[[], Script[Any]]) -> Any:
+    def run(self, make_script: Callable[[], Script[Any]], *, pipelined: bool) -> Any:
         self.hanging.wait(30)
         self.runs += 1
         if self.down is not None:

@@ -68,7 +68,7 @@ class House:
 @pytest.fixture
 def house(monkeypatch: pytest.MonkeyPatch) -> House:
     house = House()
-    monkeypatch.setattr(housekeeping, "Session", lambda database: house)
+    monkeypatch.setattr(housekeeping, "Session", lambda database, limits: house)
     return house
 
 

@@ -428,6 +428,11 @@ def test_a_database_that_does_not_answer_is_hung_up_on(
     assert tables.hung_up >= 1
 
 
+def test_the_server_gives_up_before_it_is_hung_up_on() -> None:
+    limits = reporter_module.LIMITS
+    assert limits.lock_seconds < limits.statement_seconds < reporter_module.ANSWER_SECONDS
+
+
 def test_an_attempt_that_ends_while_it_is_reported_on_is_reported_to_its_end(
     worker: Worker, tables: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
