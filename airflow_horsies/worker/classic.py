@@ -86,7 +86,7 @@ class ClassicSpark:
         self._restore_python()
         # Job group, tags and whatever else the task has set for its thread.
         self._context.setLocalProperties(self._no_properties.clone())
-        self._tidied = self._thread.submit(_tidy, self._root, session, self._surroundings)
+        self._tidied = self._thread.submit(_tidy, self._root, self._surroundings)
 
     def restart(self) -> None:
         """Throw the JVM away and begin to start another one; on the main thread."""
@@ -111,14 +111,13 @@ class ClassicSpark:
 
     def interrupt(self, task_id: str) -> None:
         """Cancel what the task has Spark do; may block, so call it where that does no harm."""
-        root, session = self._root, self._session
-        if session is None or not self._is_alive():
+        root = self._root
+        if self._session is None or not self._is_alive():
             return
         root.sparkContext.cancelJobsWithTag(tag_of(task_id))
         # The tag does not reach jobs that the task's own threads have started; all there are belong to this task.
         root.sparkContext.cancelAllJobs()
-        for stream in session.streams.active:
-            stream.stop()
+        _stop_streams(root)
 
     def poll_progress(self) -> tuple[int, int, str] | None:
         """Tasks done, tasks known, and a text; what was asked for the time before. Never blocks.
@@ -266,10 +265,17 @@ def _make_source(session: Any) -> Any:
     return source
 
 
-def _tidy(root: Any, session: Any, surroundings: Surroundings | None) -> None:
-    """What one session can leave behind for the others: streams, caches, global views, settings of the JVM."""
-    for stream in session.streams.active:
+def _stop_streams(root: Any) -> None:
+    """Of all sessions, as a task can make more of them; read in Spark 4.0 to 4.3."""
+    streams = root._jsparkSession.sharedState().activeStreamingQueries()
+    # Not by their keys: one that ends by itself meanwhile would be missing.
+    for stream in list(streams.elements()):
         stream.stop()
+
+
+def _tidy(root: Any, surroundings: Surroundings | None) -> None:
+    """What one session can leave behind for the others: streams, caches, global views, settings of the JVM."""
+    _stop_streams(root)
     root.catalog.clearCache()
     persistent = root.sparkContext._jsc.getPersistentRDDs()
     for number in list(persistent):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import atexit
 import logging
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from airflow_horsies.worker.errors import Failure, SparkLost, first_line
@@ -23,6 +25,8 @@ class ConnectSpark:
     def __init__(self, settings: SparkSettings) -> None:
         self._settings = settings
         self._session: Any = None
+        # Those that the task has made from its own.
+        self._further_sessions: list[Any] = []
         self._lost: str | None = None
         self._progress: tuple[int, int, str] | None = None
         self._stages: dict[int, Any] = {}
@@ -42,6 +46,7 @@ class ConnectSpark:
         except Exception as error:
             raise SparkLost(f"{self._settings.address} does not answer: {first_line(error)}") from error
         self._session = session
+        self._note_sessions_made_from(session)
         _make_current(session)
         for name, value in self._settings.conf.items():
             session.conf.set(name, value)
@@ -51,18 +56,18 @@ class ConnectSpark:
         return session
 
     def close_session(self) -> None:
-        session, self._session = self._session, None
-        if session is not None:
+        for session in self._take_sessions():
             self._release(session)
 
     def interrupt(self, task_id: str) -> None:
         session = self._session
         if session is not None:
             session.interruptTag(f"horsies-{task_id}")
-            # The tag does not reach what the task's own threads have started; the session is the task's alone.
-            session.interruptAll()
-            for stream in session.streams.active:
-                stream.stop()
+            # The tag does not reach what the task's own threads have started; the sessions are the task's alone.
+            for running in [made for made in (session, *self._further_sessions) if not made.is_stopped]:
+                running.interruptAll()
+                for stream in running.streams.active:
+                    stream.stop()
 
     def poll_progress(self) -> tuple[int, int, str] | None:
         return self._progress
@@ -94,8 +99,7 @@ class ConnectSpark:
         return Failure("SPARK_SESSION_LOST", self._lost or failure.message)
 
     def restart(self) -> None:
-        session, self._session = self._session, None
-        if session is not None:
+        for session in self._take_sessions():
             self._thread.submit(self._release, session)
 
     def stop(self) -> None:
@@ -118,6 +122,24 @@ class ConnectSpark:
         session: Any = SparkSession.builder.remote(self._settings.master).create()
         session.client.set_retry_policies([DefaultPolicy(max_retries=RETRIES, max_backoff=MAX_BACKOFF_MS)])
         return session
+
+    def _note_sessions_made_from(self, session: Any) -> None:
+        """A server keeps a session as long as a stream of it runs, whether or not somebody still listens."""
+        for name in ("newSession", "cloneSession"):
+            if hasattr(type(session), name):
+                setattr(session, name, partial(self._make_session, getattr(session, name)))
+
+    def _make_session(self, make: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        session = make(*given, **named)
+        self._further_sessions.append(session)
+        self._note_sessions_made_from(session)
+        return session
+
+    def _take_sessions(self) -> list[Any]:
+        """The task's sessions, which are forgotten here."""
+        sessions = [] if self._session is None else [*self._further_sessions, self._session]
+        self._session, self._further_sessions = None, []
+        return sessions
 
     def _release(self, session: Any) -> None:
         session.stop()

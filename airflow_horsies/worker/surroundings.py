@@ -15,7 +15,7 @@ FILE_SYSTEM_PREFIX = "fs."
 
 
 class Surroundings:
-    """Hadoop's configuration, the JVM's system properties, and files added for Python.
+    """Hadoop's configuration, the JVM's own settings, and files added for Python.
 
     Each is copied and put back as a whole, in a few calls to the JVM.
     """
@@ -27,6 +27,11 @@ class Surroundings:
         self._hadoop_bytes = self._write_hadoop()
         self._file_systems = self._hadoop.getPropsWithPrefix(FILE_SYSTEM_PREFIX)
         self._properties = self._jvm.java.lang.System.getProperties().clone()
+        self._time_zone = self._jvm.java.util.TimeZone.getDefault()
+        self._locale = self._jvm.java.util.Locale.getDefault()
+        self._locales = [(purpose, self._jvm.java.util.Locale.getDefault(purpose)) for purpose in _purposes(self._jvm)]
+        self._checkpoint_folder = context._jsc.sc().checkpointDir()
+        self._log_levels = _log_levels(self._jvm)
         self._added = [(files, files.clone()) for files in _added_files(context)]
         self._python_includes = list(context._python_includes)
         self._path = list(sys.path)
@@ -34,11 +39,24 @@ class Surroundings:
     def restore(self) -> None:
         """Put what is in the JVM back as it was."""
         self._jvm.java.lang.System.setProperties(self._properties.clone())
+        # Once it is set, the property no longer has a say in it.
+        self._jvm.java.util.TimeZone.setDefault(self._time_zone)
+        self._restore_locale()
         self._restore_hadoop()
+        # Its public counterpart would make another folder.
+        getattr(self._context._jsc.sc(), "checkpointDir_$eq")(self._checkpoint_folder)
+        if self._log_levels is not None:
+            self._log_levels.restore()
         for files, before in self._added:
             # Jobs of later tasks would have them fetched, and fail where they have been deleted since.
             files.clear()
             files.addAll(before)
+
+    def _restore_locale(self) -> None:
+        locale = self._jvm.java.util.Locale
+        locale.setDefault(self._locale)
+        for purpose, before in self._locales:
+            locale.setDefault(purpose, before)
 
     def _restore_hadoop(self) -> None:
         has_other_file_systems = not self._hadoop.getPropsWithPrefix(FILE_SYSTEM_PREFIX).equals(self._file_systems)
@@ -60,6 +78,42 @@ class Surroundings:
         written = self._jvm.java.io.ByteArrayOutputStream()
         self._hadoop.write(self._jvm.java.io.DataOutputStream(written))
         return written.toByteArray()
+
+
+class LogLevels:
+    """What is logged in the JVM, and what of it is shown; read in Spark 4.0 to 4.3, with Log4j 2."""
+
+    def __init__(self, jvm: Any) -> None:
+        self._context = jvm.org.apache.logging.log4j.LogManager.getContext(False)
+        self._configuration = self._context.getConfiguration()
+        loggers = dict(self._configuration.getLoggers().items())
+        self._levels = {name: (logger, logger.getLevel()) for name, logger in loggers.items()}
+        # In a shell, as pyspark's is one to Spark, less is shown than logged; until a level is set.
+        self._spark_logging = getattr(getattr(jvm.org.apache.spark.internal, "Logging$"), "MODULE$")
+        self._shown = self._spark_logging.sparkShellThresholdLevel()
+
+    def restore(self) -> None:
+        for name in list(self._configuration.getLoggers()):
+            if name not in self._levels:
+                self._configuration.removeLogger(name)
+        for logger, level in self._levels.values():
+            logger.setLevel(level)
+        self._context.updateLoggers()
+        getattr(self._spark_logging, "sparkShellThresholdLevel_$eq")(self._shown)
+
+
+def _log_levels(jvm: Any) -> LogLevels | None:
+    try:
+        return LogLevels(jvm)
+    except Exception as error:
+        log.info("Log levels that tasks set in the JVM stay: %s", first_line(error))
+        return None
+
+
+def _purposes(jvm: Any) -> list[Any]:
+    """What a locale is used for: each has a default of its own."""
+    category = jvm.java.util.Locale.Category
+    return [category.DISPLAY, category.FORMAT]
 
 
 def _added_files(context: Any) -> list[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from airflow_horsies.embedded.spark import EmbeddedSparkCluster, EmbeddedSparkConnect
 from airflow_horsies.models import TaskState
 from tests.integration.worker_rig import MakeRig, Rig
+from tests.integration.worker_streams import assert_ends_with_its_task, assert_is_cancelled_with_its_task
 
 pytest.importorskip("horsies")
 
@@ -123,6 +125,18 @@ def test_cancel_reaches_the_connect_server(on_connect: Rig) -> None:
     )
     assert record.outcome == "CANCELLED"
     assert on_connect.ok("total", day="2026-01-02", rows=7)["rows"] == 7
+
+
+def test_a_stream_behind_connect_in_a_session_of_the_task_s_own_ends_with_the_task(
+    on_connect: Rig, tmp_path: Path
+) -> None:
+    assert_ends_with_its_task(on_connect, tmp_path)
+
+
+def test_a_stream_behind_connect_in_a_session_of_the_task_s_own_ends_when_the_task_is_cancelled(
+    on_connect: Rig, tmp_path: Path
+) -> None:
+    assert_is_cancelled_with_its_task(on_connect, tmp_path)
 
 
 def test_a_connect_server_that_died_is_told_by_the_task_that_met_it_and_by_the_next_one(

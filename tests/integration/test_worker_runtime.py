@@ -16,6 +16,7 @@ from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.models import ResultReference, TaskState
 from airflow_horsies.worker.errors import ERROR_CODES
 from tests.integration.worker_rig import LOG_LINES, MakeRig, Rig
+from tests.integration.worker_streams import assert_ends_with_its_task, assert_is_cancelled_with_its_task
 
 pytest.importorskip("horsies")
 
@@ -140,9 +141,25 @@ def test_tasks_share_a_jvm_and_see_nothing_of_each_other(rig: Rig) -> None:
         assert (found["local_property"], found["database"], found["functions"]) == (None, "default", False)
         assert (found["hadoop"], found["property"], found["includes"], found["path"]) == (None, None, [], [])
         assert found["conf"] != "Asia/Tokyo"
-    assert (first["hadoop_default"], first["home"]) == (second["hadoop_default"], second["home"])
+    for what in ("hadoop_default", "home", "hour", "number", "checkpoints", "log_levels"):
+        assert first[what] == second[what]
     for found in (first, second):
         assert found["same_session"] is True
+
+
+def test_spark_says_as_much_to_a_task_as_before_another_one_silenced_it(rig: Rig) -> None:
+    rig.ok("leave_traces", name="silencing")
+    task = rig.run("say_in_spark", name="the next task")
+    lines = rig.until(lambda: [text for text in rig.texts(task.id) if "the next task" in text], "a line of Spark")
+    assert len(lines) == 1 and "the next task warns" in lines[0], lines
+
+
+def test_a_stream_in_a_session_of_the_task_s_own_ends_with_the_task(rig: Rig, tmp_path: Path) -> None:
+    assert_ends_with_its_task(rig, tmp_path)
+
+
+def test_a_stream_in_a_session_of_the_task_s_own_ends_when_the_task_is_cancelled(rig: Rig, tmp_path: Path) -> None:
+    assert_is_cancelled_with_its_task(rig, tmp_path)
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from pyspark.sql import SparkSession
@@ -55,13 +56,17 @@ def leave_traces(spark: SparkSession, *, name: str) -> dict[str, object]:
         "conf": spark.conf.get("spark.sql.session.timeZone"),
         "local_property": spark.sparkContext.getLocalProperty("my.property"),
         "cached": spark.sparkContext._jsc.getPersistentRDDs().size(),
-        "streams": len(spark.streams.active),
+        "streams": spark._jsparkSession.sharedState().activeStreamingQueries().size(),
         "database": spark.catalog.currentDatabase(),
         "functions": spark.catalog.functionExists("my_function"),
         "hadoop": context._jsc.hadoopConfiguration().get("fs.s3a.secret.key"),
         "hadoop_default": context._jsc.hadoopConfiguration().get("dfs.replication"),
         "property": context._jvm.java.lang.System.getProperty("my.property"),
         "home": context._jvm.java.lang.System.getProperty("user.home"),
+        "hour": spark.sql("SELECT hour(timestamp_seconds(0)) AS hour").first()["hour"],
+        "number": context._jvm.java.lang.String.format("%,.1f", context._jvm.java.util.List.of(1234.5).toArray()),
+        "checkpoints": context.getCheckpointDir(),
+        "log_levels": log_levels(context._jvm),
         "includes": [name for name in context._python_includes if name.startswith("left_behind")],
         "path": [place for place in sys.path if "left_behind" in place],
         "child": os.getpid(),
@@ -79,17 +84,57 @@ def leave_traces(spark: SparkSession, *, name: str) -> dict[str, object]:
     context._jsc.hadoopConfiguration().set("dfs.replication", "1")
     context._jvm.java.lang.System.setProperty("my.property", name)
     context._jvm.java.lang.System.setProperty("user.home", name)
+    context._jvm.java.util.TimeZone.setDefault(context._jvm.java.util.TimeZone.getTimeZone("Asia/Tokyo"))
+    context._jvm.java.util.Locale.setDefault(context._jvm.java.util.Locale.GERMANY)
+    context.setLogLevel("OFF")
+    context._jvm.org.apache.log4j.LogManager.getLogger("org").setLevel(context._jvm.org.apache.log4j.Level.OFF)
     numbers.cache().count()
     spark.sparkContext.parallelize([1, 2]).cache().count()
-    spark.readStream.format("rate").load().writeStream.format("noop").start()
+    for session in (spark, spark.newSession()):
+        session.readStream.format("rate").load().writeStream.format("noop").start()
     # Gone when the next task runs a job.
     with tempfile.TemporaryDirectory() as folder:
+        context.setCheckpointDir(folder)
         archive = Path(folder, f"left_behind_{name}_{time.time_ns()}.zip")
         with zipfile.ZipFile(archive, "w") as writing:
             writing.writestr(f"left_behind_{name}.py", "x = 1")
         context.addPyFile(str(archive))
         numbers.count()
     return found
+
+
+def log_levels(jvm: Any) -> dict[str, str]:
+    """The level of each logger that has one, and the least one that is shown."""
+    loggers = jvm.org.apache.logging.log4j.LogManager.getContext(False).getConfiguration().getLoggers()
+    shown = getattr(getattr(jvm.org.apache.spark.internal, "Logging$"), "MODULE$").sparkShellThresholdLevel()
+    return {"shown": str(shown), **{name: str(logger.getLevel()) for name, logger in loggers.items()}}
+
+
+@spark_task(app, "say_in_spark")
+def say_in_spark(spark: SparkSession, *, name: str) -> None:
+    """A line at the level WARN, and one at INFO, of a logger of Spark's."""
+    logger = spark._jvm.org.apache.logging.log4j.LogManager.getLogger("org.apache.spark.SparkContext")
+    logger.warn(f"{name} warns")
+    logger.info(f"{name} informs")
+
+
+@spark_task(app, "watch_stream")
+def watch_stream(spark: SparkSession, *, folder: str, every: str = "100 milliseconds", seconds: float = 0) -> None:
+    """Lets a stream of a session of its own write files, and says whether it still runs when the task is stopped."""
+    rates = spark.newSession().readStream.format("rate").load()
+    writing = rates.writeStream.format("json").option("checkpointLocation", f"{folder}/checkpoints")
+    stream = writing.trigger(processingTime=every).start(f"{folder}/files")
+    while not list(Path(folder, "files").glob("*.json")):
+        time.sleep(0.05)
+    print("the stream writes", flush=True)
+    try:
+        time.sleep(seconds)
+    finally:
+        if seconds:
+            give_up = time.monotonic() + 5
+            while stream.isActive and time.monotonic() < give_up:
+                time.sleep(0.05)
+            print("the stream", "runs on" if stream.isActive else "has ended")
 
 
 @spark_task(app, "views")

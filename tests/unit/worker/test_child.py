@@ -160,15 +160,15 @@ def test_what_a_task_returns_whose_jobs_were_cut_short_is_not_its_result(
     assert tables.ended["t1", 1]["outcome"] == "CANCELLED"
 
 
-def test_the_streams_of_the_task_are_stopped_and_not_those_of_the_root() -> None:
+def test_the_streams_of_all_sessions_are_stopped() -> None:
     from airflow_horsies.worker.classic import ClassicSpark
     from airflow_horsies.worker.settings import SparkSettings
 
     spark = ClassicSpark(SparkSettings(), lambda level, line: None)
-    root, session, stream = MagicMock(), MagicMock(), MagicMock()
-    session.streams.active = [stream]
-    root.streams.active = []
-    spark._root, spark._session, spark._jvm = root, session, MagicMock()
+    root, streams = MagicMock(), [MagicMock(), MagicMock()]
+    root._jsparkSession.sharedState().activeStreamingQueries().elements.return_value = streams
+    spark._root, spark._session, spark._jvm = root, MagicMock(), MagicMock()
     spark.interrupt("t1")
     root.sparkContext.cancelJobsWithTag.assert_called_once_with("horsies-t1")
-    stream.stop.assert_called_once_with()
+    for stream in streams:
+        stream.stop.assert_called_once_with()

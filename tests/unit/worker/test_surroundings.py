@@ -36,6 +36,18 @@ def test_files_added_for_python_are_forgotten_and_other_places_stay(context: Mag
     assert sys.path == [*before, "/added/by/the/module"]
 
 
+def test_what_cannot_be_put_back_costs_the_jvm(context: MagicMock) -> None:
+    spark = ClassicSpark(SparkSettings(), lambda level, line: None)
+    spark._jvm, spark._root, spark._session, spark._context = MagicMock(), MagicMock(), MagicMock(), MagicMock()
+    spark._context.isStopped.return_value = False
+    spark._no_properties = MagicMock()
+    spark._surroundings = Surroundings(context)
+    assert spark._answers()
+    context._jvm.java.util.TimeZone.setDefault.side_effect = RuntimeError("no time zone")
+    spark.close_session()
+    assert not spark._answers()
+
+
 def test_they_are_forgotten_also_where_the_jvm_is_replaced(context: MagicMock) -> None:
     spark = ClassicSpark(SparkSettings(), lambda level, line: None)
     before = list(sys.path)
