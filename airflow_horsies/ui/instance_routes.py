@@ -40,6 +40,8 @@ MAX_NUMBER = 2**31 - 1
 MAX_ROUNDS = 50
 DEFAULT_LINES = 500
 MAX_LINES = 1_000
+# So much more than is shown that no secret is cut before it is masked.
+MESSAGE_CHARS = 10_000
 DEFAULT_PAGE = 50
 MAX_PAGE = 200
 
@@ -195,7 +197,7 @@ def read_instance(
             chosen = _chosen_of(rounds, life, round_)
             counts = hook.count_states(latest)
             ids = [each.horsies_task_id for each in rounds]
-            tasks = hook.summaries(ids)
+            tasks = hook.summaries(ids, message_chars=MESSAGE_CHARS)
             records = hook.attempt_records_of(ids)
             progress = hook.progress(ids)
             seen = LogCursor(after_attempt, after_number)

@@ -19,6 +19,7 @@ from airflow_horsies.ledger.submissions import SINCE, read_submissions_of_tasks
 from airflow_horsies.models import FailedTasks, PageCursor, Submission, TaskInstanceKey, TaskPage, TaskState, TaskView
 from airflow_horsies.wire import scripts
 from airflow_horsies.wire.statement import Script
+from airflow_horsies.wire.statements import SUMMARY_CHARS
 
 T = TypeVar("T")
 
@@ -133,9 +134,9 @@ class PageHook(HorsiesHook):
             )
         )
 
-    def summaries(self, ids: Collection[str]) -> dict[str, TaskView]:
-        """Tasks without arguments and results."""
-        return self._read(lambda wire: scripts.read_tasks(wire, ids, whole=False))
+    def summaries(self, ids: Collection[str], *, message_chars: int = SUMMARY_CHARS) -> dict[str, TaskView]:
+        """Tasks without arguments and results, and with as much of each message."""
+        return self._read(lambda wire: scripts.read_tasks(wire, ids, whole=False, message_chars=message_chars))
 
     def recent_tasks(self, *, limit: int) -> TaskPage:
         return self._read(lambda wire: scripts.list_tasks(wire, limit=limit, with_attempts=True))

@@ -41,7 +41,7 @@ from airflow_horsies.wire.decoding import (
 )
 from airflow_horsies.wire.encoding import EncodedTask
 from airflow_horsies.wire.statement import Row, Script
-from airflow_horsies.wire.statements import Wire
+from airflow_horsies.wire.statements import SUMMARY_CHARS, Wire
 
 T = TypeVar("T")
 
@@ -140,11 +140,15 @@ def require_retention_classes(wire: Wire, keys: Collection[str]) -> Script[None]
         )
 
 
-def read_tasks(wire: Wire, ids: Collection[str], *, whole: bool = True) -> Script[dict[str, TaskView]]:
-    """The tasks that exist, by id; without arguments and results where not the whole is asked for."""
+def read_tasks(
+    wire: Wire, ids: Collection[str], *, whole: bool = True, message_chars: int = SUMMARY_CHARS
+) -> Script[dict[str, TaskView]]:
+    """The tasks that exist, by id; without arguments and results, and with cut messages, where not the whole is asked
+    for."""
     found: dict[str, TaskView] = {}
     for chunk in _chunks(list(ids)):
-        found.update((row["id"], decode_task(row)) for row in (yield wire.read_tasks(chunk, whole=whole)))
+        rows = yield wire.read_tasks(chunk, whole=whole, message_chars=message_chars)
+        found.update((row["id"], decode_task(row)) for row in rows)
     return found
 
 

@@ -16,6 +16,9 @@ PACKAGE = "airflow_horsies.wire"
 TASK_ID_LOCK_SPACE = 732
 TASK_ID_LOCK_BUCKETS = 256
 IDEMPOTENCY_WINDOW = timedelta(hours=24)
+# More than is shown: what is cut in the middle of a secret could not be masked.
+SUMMARY_CHARS = 5_000
+MOST_CHARS = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +71,10 @@ class Wire:
             },
         )
 
-    def read_tasks(self, ids: Collection[str], *, whole: bool) -> Statement:
-        return Statement(self._sql("read_tasks"), {"ids": list(ids), "whole": whole})
+    def read_tasks(self, ids: Collection[str], *, whole: bool, message_chars: int = SUMMARY_CHARS) -> Statement:
+        """:param message_chars: how much to read of each message, where not the whole is asked for."""
+        params = {"ids": list(ids), "whole": whole, "message_chars": MOST_CHARS if whole else message_chars}
+        return Statement(self._sql("read_tasks"), params)
 
     def read_states(self, ids: Collection[str]) -> Statement:
         return Statement(self._sql("read_states"), {"ids": list(ids)})

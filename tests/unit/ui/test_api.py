@@ -144,7 +144,7 @@ class FakeHook:
         self.ordered.append(asked)
         return ids.count, ids.array.split(",")[offset : offset + limit]
 
-    def summaries(self, ids: list[str]) -> dict[str, TaskView]:
+    def summaries(self, ids: list[str], **_: int) -> dict[str, TaskView]:
         return self.get_tasks(ids)
 
     def get_tasks(self, ids: list[str]) -> dict[str, TaskView]:

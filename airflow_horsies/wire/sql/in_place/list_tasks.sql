@@ -1,4 +1,5 @@
 -- Newest first by the time of sending or of the last retry; the id breaks ties, so that paging loses nothing.
+-- Of many tasks at once, the messages of attempts would be far more than anything else.
 SELECT
     t.id::text AS id, t.task_name, t.queue_name, t.priority, t.status, t.sent_at, t.enqueued_at, t.good_until,
     t.claimed_at, t.started_at,
@@ -7,7 +8,7 @@ SELECT
             THEN coalesce(t.completed_at, t.failed_at, t.updated_at)
     END AS finished_at,
     t.next_retry_at, t.retry_count, t.max_retries, t.claimed_by_worker_id AS worker_id, t.worker_hostname,
-    t.worker_pid, t.error_code, t.failed_reason, t.is_workflow_task,
+    t.worker_pid, t.error_code, left(t.failed_reason, 5000) AS failed_reason, t.is_workflow_task,
     NULL::text AS kwargs, NULL::text AS rerun_input, NULL::text AS result,
     CASE WHEN %(with_attempts)s::boolean THEN (
         SELECT json_agg(
@@ -15,7 +16,7 @@ SELECT
                 a.attempt, a.outcome, a.will_retry,
                 floor(extract(epoch FROM a.started_at) * 1000000)::bigint,
                 floor(extract(epoch FROM a.finished_at) * 1000000)::bigint,
-                a.error_code, a.error_message, a.failed_reason, a.worker_id, a.worker_hostname,
+                a.error_code, NULL, NULL, a.worker_id, a.worker_hostname,
                 a.worker_pid, a.worker_process_name
             )
             ORDER BY a.attempt

@@ -1,5 +1,5 @@
 -- Not every transition into a terminal state dates itself in this generation, but each touches updated_at.
--- Arguments and results can be large, and are read where the whole task is asked for.
+-- Arguments and results can be large, and are read where the whole task is asked for; so can messages, and are cut.
 SELECT
     t.id::text AS id, t.task_name, t.queue_name, t.priority, t.status, t.sent_at, t.enqueued_at, t.good_until,
     t.claimed_at, t.started_at,
@@ -8,7 +8,7 @@ SELECT
             THEN coalesce(t.completed_at, t.failed_at, t.updated_at)
     END AS finished_at,
     t.next_retry_at, t.retry_count, t.max_retries, t.claimed_by_worker_id AS worker_id, t.worker_hostname,
-    t.worker_pid, t.error_code, t.failed_reason, t.is_workflow_task,
+    t.worker_pid, t.error_code, left(t.failed_reason, %(message_chars)s::integer) AS failed_reason, t.is_workflow_task,
     CASE WHEN %(whole)s::boolean THEN t.kwargs END AS kwargs, NULL::text AS rerun_input,
     CASE WHEN %(whole)s::boolean THEN t.result END AS result,
     (
@@ -17,7 +17,8 @@ SELECT
                 a.attempt, a.outcome, a.will_retry,
                 floor(extract(epoch FROM a.started_at) * 1000000)::bigint,
                 floor(extract(epoch FROM a.finished_at) * 1000000)::bigint,
-                a.error_code, a.error_message, a.failed_reason, a.worker_id, a.worker_hostname,
+                a.error_code, left(a.error_message, %(message_chars)s::integer),
+                left(a.failed_reason, %(message_chars)s::integer), a.worker_id, a.worker_hostname,
                 a.worker_pid, a.worker_process_name
             )
             ORDER BY a.attempt

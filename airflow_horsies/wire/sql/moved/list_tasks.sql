@@ -1,11 +1,12 @@
 -- Newest first by the time of sending or of the last retry; the id breaks ties, so that paging loses nothing.
+-- Of many tasks at once, the messages of attempts would be far more than anything else.
 -- Each side is cut to a page before they are merged, so that each can walk its index on enqueued_at.
 (
     SELECT
         t.id::text AS id, t.task_name, t.queue_name, t.priority, t.status, t.sent_at, t.enqueued_at,
         t.good_until, t.claimed_at, t.started_at, NULL::timestamptz AS finished_at,
         t.next_retry_at, t.retry_count, t.max_retries, t.claimed_by_worker_id AS worker_id, t.worker_hostname,
-        t.worker_pid, t.error_code, t.failed_reason, t.is_workflow_task,
+        t.worker_pid, t.error_code, left(t.failed_reason, 5000) AS failed_reason, t.is_workflow_task,
         NULL::text AS kwargs, NULL::text AS rerun_input, NULL::text AS result,
         CASE WHEN %(with_attempts)s::boolean THEN (
             SELECT json_agg(
@@ -13,7 +14,7 @@
                     a.attempt, a.outcome, a.will_retry,
                     floor(extract(epoch FROM a.started_at) * 1000000)::bigint,
                     floor(extract(epoch FROM a.finished_at) * 1000000)::bigint,
-                    a.error_code, a.error_message, a.failed_reason, a.worker_id, a.worker_hostname,
+                    a.error_code, NULL, NULL, a.worker_id, a.worker_hostname,
                     a.worker_pid, a.worker_process_name
                 )
                 ORDER BY a.attempt
@@ -40,8 +41,33 @@ UNION ALL
         h.task_id::text, h.task_name, h.queue_name, h.priority, h.status, h.sent_at, h.enqueued_at,
         h.good_until, h.claimed_at, h.started_at, h.terminal_at,
         NULL, h.retry_count, h.max_retries, h.last_claimed_worker_id, h.last_worker_hostname,
-        h.last_worker_pid, h.error_code, h.final_failed_reason, h.is_workflow_task,
-        NULL, NULL, NULL, CASE WHEN %(with_attempts)s::boolean THEN convert_from(h.attempt_snapshot, 'UTF8') END
+        h.last_worker_pid, h.error_code, left(h.final_failed_reason, 5000), h.is_workflow_task,
+        NULL, NULL, NULL,
+        CASE
+            WHEN NOT %(with_attempts)s::boolean THEN NULL
+            WHEN octet_length(h.attempt_snapshot) <= 2000 THEN convert_from(h.attempt_snapshot, 'UTF8')
+            ELSE (
+                -- Field by field: an operator for each would read the whole text each time.
+                SELECT json_agg(
+                    (
+                        SELECT json_agg(
+                            CASE WHEN field.number NOT IN (7, 8) THEN field.value END
+                            ORDER BY field.number
+                        )
+                        FROM json_array_elements(a.fields) WITH ORDINALITY AS field (value, number)
+                    )
+                    ORDER BY a.number
+                )::text
+                -- Postgres has no text for NUL and half a surrogate pair.
+                FROM convert_from(h.attempt_snapshot, 'UTF8') AS stored (text)
+                CROSS JOIN LATERAL json_array_elements((
+                    CASE
+                        WHEN strpos(stored.text, '\u') = 0 THEN stored.text
+                        ELSE regexp_replace(stored.text, '\\u(0000|[dD][89a-fA-F]..)', '\\ufffd', 'g')
+                    END
+                )::json) WITH ORDINALITY AS a (fields, number)
+            )
+        END
     FROM horsies_task_history AS h
     WHERE
         (%(states)s::text[] IS NULL OR h.status = ANY(%(states)s::text[]))
