@@ -361,7 +361,12 @@ def _all_values(task: TaskView, submissions: Sequence[Submission], records: Sequ
 
 def _line_text(line: LogLine) -> str:
     at = f"{line.logged_at:%Y-%m-%d %H:%M:%S}.{line.logged_at.microsecond // 1000:03d}"
-    return f"{at} {line.level:<8} [attempt {line.attempt}] {line.text}"
+    return f"{at} {line.level:<8} [attempt {line.attempt}] {_harmless(line.text)}"
+
+
+def _harmless(text: str) -> str:
+    """Without what a terminal would obey: a task may print anything."""
+    return "".join(each if each.isprintable() or each == "\t" else repr(each)[1:-1] for each in text)
 
 
 def _submission_values(submission: Submission) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, Self, TypeVar
@@ -236,6 +237,7 @@ class ConnectedHook(PostgresHook):
             connect_args=args,
             listen_args={**args, **{name: value for name, value in past_pooler.items() if value}},
             use_psycopg=getattr(postgres_module, "USE_PSYCOPG3", False),
+            has_tokens=bool(extra.get("iam")),
         )
 
     def _read(self, make_script: WireScript[T], *, pipelined: bool = True) -> T:
@@ -272,7 +274,8 @@ class ConnectedHook(PostgresHook):
         # Looking a connection up blocks unless it is asked for asynchronously; afterwards it is at hand for both sides.
         if self._connection is None:
             self._connection: Any = await get_async_connection(self.horsies_conn_id)
-        return self._postgres
+        # A token is asked for over the network.
+        return await asyncio.to_thread(lambda: self._postgres) if self._extra.get("iam") else self._postgres
 
     async def _read_async(self, make_script: WireScript[T]) -> T:
         return await pool_of(await self._postgres_async()).speak(make_script)

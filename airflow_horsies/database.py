@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
-from typing import Any, Generic, NoReturn, TypeVar, overload
+from typing import Any, Generic, NoReturn, Protocol, TypeVar, overload
 from weakref import WeakKeyDictionary
 
 import psycopg
@@ -113,12 +113,25 @@ def args_of_url(url: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """One Postgres database: how to reach it, and where notifications can be had."""
+    """One Postgres database: how to reach it, and where notifications can be had.
+
+    :param has_tokens: its password is a token, another one each time the connection is looked up.
+    """
 
     # Both hold the password.
     connect_args: Mapping[str, Any] = field(repr=False)
     listen_args: Mapping[str, Any] = field(repr=False)
     use_psycopg: bool = True
+    has_tokens: bool = False
+
+    @property
+    def key(self) -> Hashable:
+        """The same for all who can share connections."""
+        left_out = {"password"} if self.has_tokens else set()
+        return tuple(
+            frozenset((name, value) for name, value in args.items() if name not in left_out)
+            for args in (self.connect_args, self.listen_args)
+        )
 
     @property
     def address(self) -> str:
@@ -173,19 +186,36 @@ class Database:
         raise DatabaseError(f"{self.address} refused a statement: {said}") from error
 
 
-class PerLoop(Generic[T]):
+class Shared(Protocol):
+    """What those share who wait on one event loop for one database."""
+
+    database: Database
+
+    @property
+    def is_idle(self) -> bool: ...
+
+
+AnyShared = TypeVar("AnyShared", bound=Shared)
+
+
+class PerLoop(Generic[AnyShared]):
     """One value per event loop and key, made when it is first asked for."""
 
     def __init__(self) -> None:
-        self._values: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Hashable, T]] = WeakKeyDictionary()
+        self._values: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Hashable, AnyShared]] = WeakKeyDictionary()
 
-    def get(self, key: Hashable, make: Callable[[], T]) -> T:
+    def get(self, key: Hashable, database: Database, make: Callable[[], AnyShared]) -> AnyShared:
         # A value refers to its loop, so the entry of a loop that was closed would stay for ever.
         for closed in [loop for loop in self._values if loop.is_closed()]:
             del self._values[closed]
         values = self._values.setdefault(asyncio.get_running_loop(), {})
         if key not in values:
+            for unused in [each for each, value in values.items() if value.is_idle]:
+                del values[unused]
             values[key] = make()
+        if database.has_tokens:
+            # The next connection is opened with the newest token.
+            values[key].database = database
         return values[key]
 
     def __len__(self) -> int:

@@ -175,7 +175,7 @@ class Hub:
     def __init__(
         self, database: Database, *, listens: bool, poll_seconds: float = POLL_SECONDS, limits: Limits = LIMITS
     ) -> None:
-        self._database = database
+        self.database = database
         self._listens = listens
         self._poll_seconds = poll_seconds
         self._limits = limits
@@ -189,6 +189,10 @@ class Hub:
         self._busy = Backoff(FIRST_RETRY_SECONDS, MAX_BUSY_SECONDS)
         self._failing_since: float | None = None
         self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._waiters and (self._task is None or self._task.done())
 
     @asynccontextmanager
     async def subscribe(
@@ -234,7 +238,7 @@ class Hub:
                     return
                 await _pause(self._reconnecting, error)
             except Exception as error:
-                log.exception("The hub of %s failed", self._database.address)
+                log.exception("The hub of %s failed", self.database.address)
                 self._fail_all(HorsiesError(f"waiting failed: {type(error).__name__}; see the log of this process"))
                 return
 
@@ -250,9 +254,9 @@ class Hub:
         async with AsyncExitStack() as opened:
             listener: psycopg.AsyncConnection[Any] | None = None
             if self._listens:
-                listener = await listen_async(self._database, self._limits)
+                listener = await listen_async(self.database, self._limits)
                 opened.push_async_callback(listener.close)
-            reader = await self._database.connect_async()
+            reader = await self.database.connect_async()
             opened.push_async_callback(reader.close)
             # Whatever ended while nobody listened is found by reading everything.
             self._read_again(self._waiters)
@@ -272,7 +276,7 @@ class Hub:
                 await asyncio.gather(*parts, return_exceptions=True)
 
     async def _listen(self, connection: psycopg.AsyncConnection[Any]) -> None:
-        with self._database.translated():
+        with self.database.translated():
             while True:
                 async for message in connection.notifies(timeout=LISTEN_CHECK_SECONDS):
                     if message.channel == TASK_DONE and message.payload in self._waiters:
@@ -292,7 +296,7 @@ class Hub:
                 there_are_more = await self._carry_out_requests(connection)
                 next_cancels = loop.time() + (MORE_CANCELS_SECONDS if there_are_more else self._poll_seconds)
             try:
-                with self._database.translated():
+                with self.database.translated():
                     await self._read_states(connection)
                     await follower.look(connection, self._followers)
             except DatabaseBusy as busy:
@@ -313,7 +317,7 @@ class Hub:
         """Cancel what could not be cancelled when that was asked for; nobody here waits for it. True if there may be
         more."""
         try:
-            with self._database.translated():
+            with self.database.translated():
                 carried_out = await run_async(
                     connection, lambda: self._known.speak(writing(carry_out_requests)), self._limits
                 )
@@ -408,5 +412,4 @@ _hubs: PerLoop[Hub] = PerLoop()
 
 def hub_of(database: Database, *, listens: bool) -> Hub:
     """The hub of the running event loop for a database."""
-    key = (listens, *sorted(database.listen_args.items()), *sorted(database.connect_args.items()))
-    return _hubs.get(key, lambda: Hub(database, listens=listens))
+    return _hubs.get((listens, database.key), database, lambda: Hub(database, listens=listens))

@@ -44,14 +44,19 @@ class Pool:
     """Runs scripts on at most a few connections, opened when needed and closed when idle."""
 
     def __init__(self, database: Database, *, limits: Limits = LIMITS) -> None:
-        self._database = database
+        self.database = database
         self._limits = limits
         self._known = KnownSchema()
         self._turns = asyncio.Semaphore(MAX_CONNECTIONS)
+        self._users = 0
         # With the time since when each is idle, the longest first.
         self._idle: deque[tuple[float, psycopg.AsyncConnection[Any]]] = deque()
         self._keeper: asyncio.Task[None] | None = None
         self._is_closed = False
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._users and not self._idle
 
     async def speak(self, make_script: WireScript[T], *, limits: Limits | None = None) -> T:
         """Run a script on the wire; once more if the schema turns out to be another one than was known."""
@@ -65,7 +70,7 @@ class Pool:
 
     async def run(self, make_script: Callable[[], Script[T]], *, limits: Limits | None = None) -> T:
         """Run a script in one transaction, and again from the start when it was cut short, as Session does."""
-        with self._database.translated():
+        with self.database.translated():
             for pause_seconds in (*RERUN_PAUSES_SECONDS, None):
                 async with self._connection() as connection:
                     try:
@@ -82,15 +87,21 @@ class Pool:
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
-        await self._take_turn()
+        self._users += 1
         try:
-            connection = self._idle.pop()[1] if self._idle else await self._database.connect_async()
+            await self._take_turn()
+        except BaseException:
+            self._users -= 1
+            raise
+        try:
+            connection = self._idle.pop()[1] if self._idle else await self.database.connect_async()
             try:
                 yield connection
             finally:
                 await self._put_back(connection)
         finally:
             self._turns.release()
+            self._users -= 1
 
     async def _take_turn(self) -> None:
         try:
@@ -98,7 +109,7 @@ class Pool:
                 await self._turns.acquire()
         except TimeoutError:
             raise DatabaseBusy(
-                f"all {MAX_CONNECTIONS} connections of this process to {self._database.address} were in use for "
+                f"all {MAX_CONNECTIONS} connections of this process to {self.database.address} were in use for "
                 f"{TURN_SECONDS:.0f} s"
             ) from None
 
@@ -135,4 +146,4 @@ _pools: PerLoop[Pool] = PerLoop()
 
 def pool_of(database: Database) -> Pool:
     """The pool of the running event loop for a database."""
-    return _pools.get(tuple(sorted(database.connect_args.items())), lambda: Pool(database))
+    return _pools.get(database.key, database, lambda: Pool(database))

@@ -543,3 +543,8 @@ def test_connections_are_looked_up_as_core_commands_do_and_the_environment_is_pu
     run("tasks", capsys)
     assert FakeHook.contexts == ["server"]
     assert os.environ.get(name) == before
+
+
+def test_escape_sequences_of_a_task_do_not_reach_the_terminal() -> None:
+    line = replace(log_line(1), text="\x1b]52;c;cm0=\x07\x1b[2Jä\tharmless")
+    assert commands._line_text(line).endswith(r"\x1b]52;c;cm0=\x07\x1b[2Jä" + "\tharmless")

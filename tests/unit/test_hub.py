@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
@@ -206,6 +207,31 @@ def test_hub_is_shared_by_database_and_kept_apart_by_everything_else() -> None:
         assert hub_of(Database({"dbname": "work"}, {"dbname": "work"}), listens=True) is hub
         assert hub_of(DATABASE, listens=False) is not hub
         assert hub_of(other, listens=True) is not hub
+
+    asyncio.run(check())
+
+
+def test_hub_is_shared_whatever_the_token_and_connects_with_the_newest() -> None:
+    def with_token(token: str) -> Database:
+        args = {"dbname": "work", "password": token}
+        return Database(args, args, has_tokens=True)
+
+    async def check() -> None:
+        hub = hub_of(with_token("first"), listens=True)
+        assert hub_of(with_token("second"), listens=True) is hub
+        assert hub.database.connect_args["password"] == "second"
+        assert hub_of(replace(with_token("third"), has_tokens=False), listens=True) is not hub
+
+    asyncio.run(check())
+
+
+def test_hub_that_nobody_uses_is_forgotten_when_another_is_asked_for() -> None:
+    async def check() -> None:
+        for number in range(5):
+            args = {"dbname": "work", "password": str(number)}
+            hub_of(Database(args, args), listens=True)
+        (hubs,) = hub_module._hubs._values.values()
+        assert len(hubs) == 1
 
     asyncio.run(check())
 
