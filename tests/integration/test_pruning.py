@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 import time
 import uuid
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 
 import psycopg
 import pytest
 
 from airflow_horsies import hook as hook_module
+from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.exceptions import DatabaseError
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.ledger import pruning
+from airflow_horsies.ledger.pruning import PruneRule
 from airflow_horsies.models import AirflowTry, SubmitOutcome, TaskInstanceKey, TaskSpec
+from airflow_horsies.worker.housekeeping import Housekeeper
 from tests.integration.conftest import MakeHook
+from tests.integration.releases import IN_PLACE
 
 TABLES = ("submissions", "attempts", "logs", "progress", "signals", "cancel_requests")
 AT_ONCE = timedelta(0)
@@ -214,3 +222,18 @@ def _fail_where_it_would_wait():  # type: ignore[no-untyped-def]
     from airflow_horsies.wire.statement import Statement
 
     yield Statement("SELECT set_config('lock_timeout', '2s', FALSE)")
+
+
+@pytest.mark.parametrize("release", [IN_PLACE], indirect=True)
+def test_nothing_is_pruned_while_a_cutover_is_pending(
+    hook: HorsiesHook, own: psycopg.Connection, postgres: EmbeddedPostgres, database: str
+) -> None:
+    """A task on its way to the history is in neither table."""
+    moving = submit(hook, 1)
+    environ = {**os.environ, "HORSIES_DATABASE_URL": postgres.dsn(database, scheme="postgresql+psycopg")}
+    script = Path(__file__).with_name("upstream_init.py")
+    subprocess.run([sys.executable, script], env=environ, check=True, capture_output=True)
+    own.execute("UPDATE airflow_horsies.submissions SET submitted_at = now() - interval '30 days'")
+    forget_in_horsies(own, [moving])
+    Housekeeper(hook._postgres, PruneRule(), 1, sleep=lambda seconds: None).keep_house()
+    assert counts(own) == {"submissions": 1}
