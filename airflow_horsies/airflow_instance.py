@@ -17,8 +17,8 @@ from airflow_horsies.models import AirflowTry, TaskInstanceKey
 log = logging.getLogger(__name__)
 
 RUN_KEY = "airflow_horsies.run_key"
-# Airflow kills a task five seconds after it told it to end.
-ANSWER_SECONDS = 2.0
+# Airflow kills a task five seconds after it told it to end: most of them are for its own answer.
+ANSWER_SECONDS = 3.5
 # The first question to a triggerer of Airflow 3.1 or 3.2 may take it 10 s.
 ASYNC_ANSWER_SECONDS = 20.0
 # A person marked, cleared or deleted it, or it ended for good: nobody waits for its work any more.

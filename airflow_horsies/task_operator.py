@@ -41,7 +41,7 @@ MAX_LOGGED_ITEMS = 100
 ATTEMPTS_LINK = HorsiesAttemptsLink()
 LET_GO_SECONDS = 30.0
 # Airflow kills the process five seconds after it told it to end.
-KILL_SECONDS = 3.0
+KILL_SECONDS = 4.7
 RETRY_SECONDS = 0.5
 
 WhenEndedBadly = Literal["fail", "skip"]
@@ -476,6 +476,7 @@ class HorsiesTaskOperator(BaseOperator):
             self._is_undisturbed = before
 
     def _cancel_if_given_up(self) -> None:
+        give_up = time.monotonic() + KILL_SECONDS
         state = None if self._instance is None else read_state(self._instance)
         if state is None:
             self.log.warning("Airflow does not say why this process is told to end: its horsies tasks go on")
@@ -483,7 +484,7 @@ class HorsiesTaskOperator(BaseOperator):
             self.log.info("The process is told to end, the task instance is not: its horsies tasks go on")
         else:
             with self._hook() as hook:
-                problem = self._let_go(hook, try_number=None, seconds=KILL_SECONDS)
+                problem = self._let_go(hook, try_number=None, seconds=give_up - time.monotonic())
             if problem is not None:
                 self.log.error("Told to end; the horsies tasks %s", problem)
 
