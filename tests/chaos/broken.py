@@ -16,7 +16,7 @@ from typing import Any
 
 from airflow_horsies import airflow_instance, operators, task_operator, triggers
 from airflow_horsies.airflow_instance import InstanceState
-from airflow_horsies.ledger import submitting
+from airflow_horsies.ledger import cancelling, submitting
 from airflow_horsies.models import latest_task_ids
 from airflow_horsies.wire.statement import sql_text
 
@@ -84,7 +84,7 @@ def no_lock() -> None:
     def text(package: str, name: str) -> str:
         return without if name == "lock_task_instance" else sql_text(package, name)
 
-    _replace(submitting, "sql_text", text)
+    _replace(cancelling, "sql_text", text)
 
 
 def _replace(module: Any, name: str, value: Any) -> None:

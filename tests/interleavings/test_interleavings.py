@@ -73,7 +73,7 @@ def _first_violation(stage: Stage, name: str) -> str:
 
 
 def test_submitting_without_its_lock_is_noticed(stage_of: StageOf, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(submitting, "sql_text", _without("lock_task_instance"))
+    monkeypatch.setattr(cancelling, "sql_text", _without("lock_task_instance"))
     told = _first_violation(stage_of(MOVED), "submit and submit")
     assert "2 live tasks of x belong to default/sales/scheduled__1/load/-1" in told
 
