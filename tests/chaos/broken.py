@@ -37,8 +37,8 @@ def life_from_retries() -> None:
     """The life is counted by what the code says of retries at the moment."""
     recorded = airflow_instance.airflow_try
 
-    def tried(context: Any) -> Any:
-        known = recorded(context)
+    def tried(context: Any, **more: Any) -> Any:
+        known = recorded(context, **more)
         return replace(known, max_tries=max(known.max_tries - context["ti"].task.retries, 0), clear_number=0)
 
     _replace(task_operator, "airflow_try", tried)
