@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, LiteralString
 
 import psycopg
 import pytest
@@ -60,12 +60,18 @@ def outside(hook: HorsiesHook) -> psycopg.Connection[Any]:
     return psycopg.connect(**{**hook._postgres.connect_args, "application_name": "test", "options": ""})
 
 
-@contextmanager
-def locked(hook: HorsiesHook) -> Iterator[None]:
+@asynccontextmanager
+async def locked(hook: HorsiesHook) -> AsyncIterator[None]:
     with outside(hook) as connection:
-        connection.execute("LOCK TABLE horsies_tasks IN ACCESS EXCLUSIVE MODE")
+        # From a thread: a transaction that this event loop has open must come to its end.
+        await asyncio.to_thread(connection.execute, "LOCK TABLE horsies_tasks IN ACCESS EXCLUSIVE MODE")
         yield
         connection.rollback()
+
+
+def change(hook: HorsiesHook, statement: LiteralString, *params: Any) -> None:
+    with outside(hook) as connection:
+        connection.execute(statement, params)
 
 
 @asynccontextmanager
@@ -111,7 +117,7 @@ def test_refusal_that_passes_fails_no_waiter(
     async def check() -> None:
         async with waiting_for(limited, ids) as waiters:
             without_polling(limited)
-            with locked(hook):
+            async with locked(hook):
                 for _ in range(2):
                     if setting is None:
                         await until(lambda: asyncio.to_thread(cancel_statements, hook))
@@ -144,7 +150,7 @@ def test_thousands_wait_through_a_lock_and_are_served_after_it(
             hub = without_polling(hook)
             hub._limits = QUICK
             await until_listening(hook)
-            with locked(hook):
+            async with locked(hook):
                 hub._read_again(ids)
                 await until_logged(caplog, "lock timeout", times=3)
                 assert len(hub._unread) == len(ids)
@@ -166,7 +172,7 @@ def test_waiting_without_an_event_loop_outlives_a_lock(
     limited = make_hook(extra={"options": "-c lock_timeout=200"})
 
     async def check() -> None:
-        with locked(hook):
+        async with locked(hook):
             with pytest.raises(DatabaseBusy, match="refused a statement for now"):
                 await asyncio.to_thread(limited.get_task, task_id)
             waiting = asyncio.create_task(asyncio.to_thread(limited.wait, [task_id], timeout_seconds=60))
@@ -262,7 +268,7 @@ def test_trigger_that_is_cancelled_while_it_reads_leaves_no_connection_behind(
     hook.close()
 
     async def check() -> None:
-        with locked(hook):
+        async with locked(hook):
             reads = [asyncio.create_task(asking.get_task_async(task_id)) for _ in range(10)]
             await until_connected(hook, pool_module.MAX_CONNECTIONS)
             for read in reads:
@@ -530,12 +536,10 @@ def test_tables_that_are_away_for_a_moment_fail_nobody(hook: HorsiesHook, caplog
         async with waiting_for(hook, [task_id]) as waiters:
             hub = without_polling(hook)
             await until_listening(hook)
-            with outside(hook) as connection:
-                connection.execute("ALTER TABLE horsies_tasks RENAME TO elsewhere")
+            await asyncio.to_thread(change, hook, "ALTER TABLE horsies_tasks RENAME TO elsewhere")
             hub._read_again([task_id])
             await until_logged(caplog, "no table horsies_tasks")
-            with outside(hook) as connection:
-                connection.execute("ALTER TABLE elsewhere RENAME TO horsies_tasks")
+            await asyncio.to_thread(change, hook, "ALTER TABLE elsewhere RENAME TO horsies_tasks")
             await asyncio.to_thread(hook.cancel, task_id)
             assert await ends_of(waiters) == cancelled([task_id])
 
@@ -553,8 +557,7 @@ def test_state_that_is_not_known_fails_only_those_who_wait_for_that_task(
         hub_of(hook._postgres, listens=True)._poll_seconds = 0.2
         async with waiting_for(hook, ids) as (of_odd, of_plain):
             await until_listening(hook)
-            with outside(hook) as connection:
-                connection.execute("UPDATE horsies_tasks SET status = 'PONDERED' WHERE id = %s", (odd,))
+            await asyncio.to_thread(change, hook, "UPDATE horsies_tasks SET status = 'PONDERED' WHERE id = %s", odd)
             with pytest.raises(WireError, match=f"task {odd} has the status 'PONDERED'"):
                 await all_ended(of_odd)
             await asyncio.to_thread(hook.cancel, plain)
