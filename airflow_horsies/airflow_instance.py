@@ -107,6 +107,8 @@ async def read_state_async(instance: TaskInstanceKey) -> InstanceState | None:
     reader = getattr(supervisor, "_reader_task", None)
     if supervisor is None or (reader is not None and reader.done()):
         return None  # Airflow 3.2 in a shutdown: nobody would hear the answer
+    if not hasattr(supervisor, "asend"):
+        return await asyncio.to_thread(read_state, instance)  # dag.test() runs triggers in its own process
     # Never cancelled, as Airflow 3.1 would take a late answer for that to the next question.
     answer = asyncio.ensure_future(supervisor.asend(_question(instance)))
     await asyncio.wait({answer}, timeout=ASYNC_ANSWER_SECONDS)

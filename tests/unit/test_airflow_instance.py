@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import threading
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -9,7 +10,13 @@ import pytest
 from airflow.sdk.execution_time import task_runner
 
 from airflow_horsies import airflow_instance
-from airflow_horsies.airflow_instance import InstanceState, airflow_try, instance_of, read_state
+from airflow_horsies.airflow_instance import (
+    InstanceState,
+    airflow_try,
+    instance_of,
+    read_state,
+    read_state_async,
+)
 from airflow_horsies.models import TaskInstanceKey
 
 INSTANCE = TaskInstanceKey(dag_id="d", run_id="r", task_id="t", map_index=3)
@@ -87,6 +94,8 @@ def test_state_is_asked_of_airflow(
 
     monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", Supervisor(), raising=False)
     assert read_state(INSTANCE) == expected
+    # As from a trigger of dag.test().
+    assert asyncio.run(read_state_async(INSTANCE)) == expected
 
 
 def test_a_question_that_waits_for_itself_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
