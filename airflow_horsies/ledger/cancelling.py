@@ -78,6 +78,7 @@ def release(
     version, at once or, where horsies cannot record a cancelled task now, later.
 
     :param try_number: the try that lets go, of its own accord: it does nothing where a later one wants them.
+    :param later: only write down what is to be cancelled, as for many or where horsies cannot record it.
     """
     version = yield from read_version()
     if version < SINCE:
