@@ -494,7 +494,7 @@ class CancelOutcome(StrEnum):
     CANCELLED = "CANCELLED"
     ALREADY_CANCELLED = "ALREADY_CANCELLED"
     ALREADY_FINISHED = "ALREADY_FINISHED"
-    # Another task instance shares the task by an idempotency key.
+    # Another task instance shares the task by an idempotency key, or a later try waits for it.
     STILL_WANTED = "STILL_WANTED"
     # It cannot be recorded now, and is carried out later.
     REQUESTED = "REQUESTED"
