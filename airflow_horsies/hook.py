@@ -30,7 +30,7 @@ from airflow_horsies.ledger import cancelling, pruning, submissions, submitting
 from airflow_horsies.ledger import reports as ledger_reports
 from airflow_horsies.ledger import schema as ledger_schema
 from airflow_horsies.ledger.schema import Migration
-from airflow_horsies.ledger.submitting import Submitter
+from airflow_horsies.ledger.submitting import Submitter, UnknownRunKey
 from airflow_horsies.models import (
     LIVE_STATES,
     AirflowTry,
@@ -175,22 +175,22 @@ class HorsiesHook(AsyncHook):
         """
         encoded = self._encode(list(specs), numbered=True)
         self.require_deployment()
-        submitter = Submitter(
-            namespace=self.namespace, base_url=self.base_url, task_instance=task_instance, tried=tried
-        )
         self.ensure_ledger()
-
-        def submit(*, can_cancel: bool) -> list[SubmitResult]:
-            return self._write(
-                lambda wire: submitting.submit_tasks(wire, submitter, encoded, can_cancel=can_cancel),
-                pipelined=not scripts.are_many(encoded),
+        can_cancel = True
+        while True:
+            submitter = Submitter(
+                namespace=self.namespace, base_url=self.base_url, task_instance=task_instance, tried=tried
             )
-
-        try:
-            return submit(can_cancel=True)
-        except HistoryPartitionMissing:
-            # What is no longer wanted is cancelled as soon as horsies can record that.
-            return submit(can_cancel=False)
+            submit = partial(submitting.submit_tasks, submitter=submitter, tasks=encoded, can_cancel=can_cancel)
+            try:
+                return self._write(submit, pipelined=not scripts.are_many(encoded))
+            except UnknownRunKey as unknown:
+                tried = tried.ask_about(unknown.key)
+            except HistoryPartitionMissing:
+                if not can_cancel:
+                    raise
+                # What is no longer wanted is cancelled as soon as horsies can record that.
+                can_cancel = False
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
