@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import re
 import shutil
-import signal
 import socket
 import sys
 import time
@@ -154,13 +152,6 @@ class EmbeddedSparkCluster(EmbeddedSpark):
     def executors(self) -> list[int]:
         """The process ids of the executors that run now, those of the first worker first."""
         return [pid for worker in self.processes[1:] for pid in descendants(worker.pid) if _runs(pid, EXECUTOR_CLASS)]
-
-    def kill_executor(self) -> int:
-        """Kill one executor, as its machine would by running out of memory, and return its process id."""
-        if not (executors := self.executors()):
-            raise EmbeddedError("The embedded Spark cluster has no executor to kill: no application is running.")
-        os.kill(executors[0], signal.SIGKILL)
-        return executors[0]
 
     def _start(self) -> str:
         listen = ["--host", LOOPBACK, "--port", "0", "--webui-port", "0"]
