@@ -12,7 +12,7 @@ from typing import Any
 
 from airflow.sdk.execution_time import comms, task_runner
 
-from airflow_horsies.models import AirflowTry, TaskInstanceKey
+from airflow_horsies.core.submission import AirflowTry, TaskInstanceKey
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from airflow.providers.common.compat.sdk import (
 )
 
 from airflow_horsies.exceptions import InvalidTask
-from airflow_horsies.operators import HorsiesOperator
+from airflow_horsies.operators.task import HorsiesOperator
 
 NAMED_APART = {"queue": "horsies_queue", "retry_policy": "horsies_retry_policy"}
 

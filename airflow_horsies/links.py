@@ -10,7 +10,7 @@ from airflow.providers.common.compat.sdk import conf
 from airflow.sdk import BaseOperatorLink
 from airflow.sdk.bases.xcom import BaseXCom
 
-from airflow_horsies.models import Report
+from airflow_horsies.core.report import Report
 
 log = logging.getLogger(__name__)
 

@@ -13,11 +13,11 @@ from typing import Any
 
 from airflow.providers.common.compat.sdk import BaseNotifier
 
-from airflow_horsies.database import Backoff
+from airflow_horsies.core.spec import DEFAULT_QUEUE, RetryPolicy, TaskSpec
+from airflow_horsies.db.backoff import Backoff
 from airflow_horsies.exceptions import PASSING_ERRORS
 from airflow_horsies.hook import HorsiesHook
-from airflow_horsies.models import DEFAULT_QUEUE, RetryPolicy, TaskSpec
-from airflow_horsies.rendering import instant, is_final, plain_policy, policy_of
+from airflow_horsies.operators.rendering import instant, is_final, plain_policy, policy_of
 
 SENT = "Sent %s to horsies queue %s as task %s"
 FIRST_RETRY_SECONDS = 1.0
@@ -94,7 +94,7 @@ class HorsiesNotifier(BaseNotifier):
 
     def notify(self, context: Any) -> None:
         with HorsiesHook(self.horsies_conn_id) as hook:
-            task_id = hook.enqueue(self._spec(context))
+            task_id = hook.enqueue_task(self._spec(context))
         self.log.info(SENT, self.task_name, self.queue, task_id)
 
     async def async_notify(self, context: Any) -> None:
@@ -109,7 +109,7 @@ class HorsiesNotifier(BaseNotifier):
         gives_up_at = time.monotonic() + SEND_SECONDS
         while True:
             try:
-                return await hook.enqueue_async(spec)
+                return await hook.enqueue_task_async(spec)
             except PASSING_ERRORS as error:
                 pause_seconds = backoff.next_pause()
                 if time.monotonic() + pause_seconds > gives_up_at:

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
+from airflow_horsies.core.validation import require_error_code
 from airflow_horsies.exceptions import HorsiesError, InvalidTask, TaskError
-from airflow_horsies.models import require_error_code
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.retry_policy import RetryDecision, RetryPolicy

@@ -17,21 +17,18 @@ from airflow.providers.common.compat.sdk import (
 )
 
 from airflow_horsies.airflow_instance import can_ask, read_state
+from airflow_horsies.client.client import Client
+from airflow_horsies.core.spec import DEFAULT_QUEUE
+from airflow_horsies.core.submission import TaskInstanceKey, latest_task_ids
+from airflow_horsies.core.task import TERMINAL_STATES, TaskState
 from airflow_horsies.exceptions import HorsiesError, InvalidTask, TaskNotFound
-from airflow_horsies.holding import earliest_reschedule, mark_deferral
 from airflow_horsies.hook import HorsiesHook
-from airflow_horsies.models import DEFAULT_QUEUE, TERMINAL_STATES, TaskInstanceKey, TaskState, latest_task_ids
-from airflow_horsies.outcomes import failure_text, named
-from airflow_horsies.rendering import is_final, task_ids_of, whole_number
-from airflow_horsies.triggers import (
-    HorsiesQueueTrigger,
-    HorsiesSensorTrigger,
-    HorsiesSubmissionTrigger,
-    HorsiesTrigger,
-    Reason,
-    depth_of,
-    is_open,
-)
+from airflow_horsies.operators.outcomes import failure_text, named
+from airflow_horsies.operators.rendering import is_final, task_ids_of, whole_number
+from airflow_horsies.triggers.base import HorsiesTrigger, Reason
+from airflow_horsies.triggers.holding import earliest_reschedule, mark_deferral
+from airflow_horsies.triggers.queue import HorsiesQueueTrigger, depth_of, is_open
+from airflow_horsies.triggers.sensing import HorsiesSensorTrigger, HorsiesSubmissionTrigger
 
 # The trigger keeps the deadline itself; Airflow's own time-out is for a triggerer that is not there to do so.
 TRIGGERER_GRACE = timedelta(seconds=60)
@@ -172,22 +169,22 @@ class HorsiesSensor(_DeferrableSensor):
 
     def poke(self, context: Any) -> bool:
         try:
-            with HorsiesHook(self.horsies_conn_id) as hook:
-                return self._are_done(hook)
+            with HorsiesHook(self.horsies_conn_id).client as client:
+                return self._are_done(client)
         except (InvalidTask, TaskNotFound) as error:
             self._give_up(str(error))
 
-    def _are_done(self, hook: HorsiesHook) -> bool:
-        task_ids = self._find_task_ids(hook)
+    def _are_done(self, client: Client) -> bool:
+        task_ids = self._find_task_ids(client)
         if self._by_submission and not task_ids:
             self.log.info("%s has not submitted anything yet", self._submitter())
             return False
-        states = hook.get_states(task_ids)
+        states = client.read_states(task_ids)
         for task_id in task_ids:
             if task_id not in states:
-                hook.get_task(task_id)  # raises, and says why it may be absent
+                client.read_task(task_id)  # raises, and says why it may be absent
         failed = [task_id for task_id in task_ids if self._has_failed(states[task_id])]
-        if failed and self._find_task_ids(hook) != task_ids:
+        if failed and self._find_task_ids(client) != task_ids:
             # A clear over there cancels the old tasks as it submits new ones.
             self.log.info("%s has submitted again", self._submitter())
             return False
@@ -195,7 +192,7 @@ class HorsiesSensor(_DeferrableSensor):
             # It was cleared or tries again, and has yet to submit.
             return False
         if failed:
-            task = hook.get_task(failed[0])
+            task = client.read_task(failed[0])
             self._give_up(
                 f"{len(failed)} of {len(task_ids)} task(s) did not end as wanted "
                 f"({', '.join(sorted(self.allowed_states))}). The first: {named(task)} is {task.state}, "
@@ -220,9 +217,9 @@ class HorsiesSensor(_DeferrableSensor):
             self.log.info("Waiting for %s itself, which is %s", self._submitter(), state.state or "not scheduled yet")
         return state.has_ended
 
-    def _find_task_ids(self, hook: HorsiesHook) -> list[str]:
+    def _find_task_ids(self, client: Client) -> list[str]:
         return (
-            latest_task_ids(hook.submissions_of(self._submitter()))
+            latest_task_ids(client.read_submissions(self._submitter()))
             if self._by_submission
             else task_ids_of(self.task_ids)
         )
@@ -317,8 +314,8 @@ class HorsiesQueueSensor(_DeferrableSensor):
 
     def poke(self, context: Any) -> bool:
         min_workers, max_depth = self._bounds()
-        with HorsiesHook(self.horsies_conn_id) as hook:
-            depth = depth_of(self.horsies_queue, hook.queues())
+        with HorsiesHook(self.horsies_conn_id).client as client:
+            depth = depth_of(self.horsies_queue, client.read_queues())
         self.log.info(
             "Queue %s: %s live worker(s), wanted at least %s; %s task(s) ready, wanted %s",
             self.horsies_queue,

@@ -16,6 +16,7 @@ from types import FrameType
 
 import psycopg
 
+from airflow_horsies.core.task import TaskView
 from airflow_horsies.embedded.airflow import kept_json
 from airflow_horsies.embedded.errors import EmbeddedError
 from airflow_horsies.embedded.guard import PR_SET_PDEATHSIG, prctl
@@ -24,7 +25,6 @@ from airflow_horsies.embedded.progress import Progress
 from airflow_horsies.embedded.stack import EmbeddedStack
 from airflow_horsies.embedded.story import ALL_DAYS, LAKE, REPORTS, WORKER_APP, Outcome, tell_story
 from airflow_horsies.embedded.worker import HorsiesWorker
-from airflow_horsies.models import TaskView
 
 DEFAULT_FOLDER = Path(".demo")
 WATCH_SECONDS = 1.0

@@ -6,20 +6,20 @@ import contextlib
 import shlex
 import sys
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from airflow_horsies.database import Database, Session
+from airflow_horsies.client import ledger
+from airflow_horsies.client.client import Client
+from airflow_horsies.client.settings import ClientSettings
+from airflow_horsies.db.connection import Database
 from airflow_horsies.embedded.airflow import EmbeddedAirflow
 from airflow_horsies.embedded.errors import EmbeddedError
 from airflow_horsies.embedded.java import find_java
 from airflow_horsies.embedded.postgres import EmbeddedPostgres, make_folder
 from airflow_horsies.embedded.process import LOOPBACK, private_file
 from airflow_horsies.embedded.worker import SPARK_WORKER, HorsiesWorker
-from airflow_horsies.ledger.schema import read_since
-from airflow_horsies.ledger.submissions import change_base_url
 
 AIRFLOW_DATABASE = "airflow"
 HORSIES_DATABASE = "horsies"
@@ -189,12 +189,9 @@ class EmbeddedStack:
         if (old := airflow.former_base_url) is None:
             return
         info = self.postgres.conninfo(HORSIES_DATABASE)
-        session = Session(Database(info, info))
-        moved = partial(change_base_url, self._namespace or DEFAULT_NAMESPACE, old=old, new=airflow.base_url)
-        try:
-            session.run(lambda: read_since(1, moved(), 0))
-        finally:
-            session.close()
+        with Client(ClientSettings(database=Database(info, info), given_namespace=self._namespace)) as client:
+            if ledger.read_version(client):
+                ledger.change_base_url(client, old=old, new=airflow.base_url)
 
     def _write_environment(self) -> None:
         """For a shell: ``set -a; . environment; airflow …`` talks to this stack."""

@@ -10,14 +10,15 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
+from airflow_horsies.core.submission import TaskInstanceKey
+from airflow_horsies.core.task import TaskState, TaskView
 from airflow_horsies.embedded.airflow_api import ENDED, AirflowApi
 from airflow_horsies.embedded.errors import EmbeddedError
 from airflow_horsies.embedded.progress import Progress
 from airflow_horsies.embedded.stack import CONNECTION_ID
-from airflow_horsies.models import TaskInstanceKey, TaskState, TaskView
 
 if TYPE_CHECKING:
-    from airflow_horsies.hook import HorsiesHook
+    from airflow_horsies.client.client import Client
 
 DAILY, MONTHLY, WEEKLY = "flights_daily", "flights_monthly", "horsies_reliability"
 # The worker that the pipeline needs, and where it keeps what it makes.
@@ -70,10 +71,11 @@ class Outcome:
 def tell_story(base_url: str, progress: Progress, days: int = ALL_DAYS) -> Outcome:
     """Run everything, or find what an earlier demo has run already."""
     # Only now: Airflow reads its settings from the environment when it is imported.
+    from airflow_horsies.client.ledger import list_reports
     from airflow_horsies.hook import HorsiesHook
     from airflow_horsies.links import report_path
 
-    with AirflowApi(base_url) as api, HorsiesHook(CONNECTION_ID) as hook:
+    with AirflowApi(base_url) as api, HorsiesHook(CONNECTION_ID).client as client:
         with progress.step("Airflow reads the DAGs"):
             _until(lambda: not api.missing_dags((DAILY, MONTHLY, WEEKLY)), "the DAGs")
             for dag_id in (DAILY, MONTHLY, WEEKLY):
@@ -96,7 +98,7 @@ def tell_story(base_url: str, progress: Progress, days: int = ALL_DAYS) -> Outco
             report = _make_report(api)
         healed_run = next(run["dag_run_id"] for run in runs if run["logical_date"].startswith(HEALED_DAY))
         last_run = runs[-1]["dag_run_id"]
-        (shown,) = hook.reports(limit=1)
+        (shown,) = list_reports(client, limit=1)
         origin = f"http://{urlsplit(base_url).netloc}"
         return Outcome(
             asked=days,
@@ -107,8 +109,8 @@ def tell_story(base_url: str, progress: Progress, days: int = ALL_DAYS) -> Outco
                 for run in runs
                 if run["state"] == "success"
             ),
-            healed=_task_of(hook, healed_run, HEALED_TASK),
-            broken=_task_of(hook, broken_run, BROKEN_TASK),
+            healed=_task_of(client, healed_run, HEALED_TASK),
+            broken=_task_of(client, broken_run, BROKEN_TASK),
             report=report,
             links={
                 "The pipeline's last day": f"{base_url}/dags/{DAILY}/runs/{quote(last_run)}",
@@ -203,9 +205,9 @@ def _until(holds: Callable[[], bool], what: str, *, progress: Callable[[], objec
         time.sleep(LOOK_SECONDS)
 
 
-def _task_of(hook: HorsiesHook, run_id: str, task_id: str) -> TaskView:
+def _task_of(client: Client, run_id: str, task_id: str) -> TaskView:
     """What a task instance of the daily DAG submitted last."""
-    sent = hook.submissions_of(TaskInstanceKey(dag_id=DAILY, run_id=run_id, task_id=task_id))
+    sent = client.read_submissions(TaskInstanceKey(dag_id=DAILY, run_id=run_id, task_id=task_id))
     if not sent:
         raise EmbeddedError(f"The task {task_id} of {DAILY}, run {run_id}, has sent nothing; Airflow shows why.")
-    return hook.get_task(sent[-1].horsies_task_id)
+    return client.read_task(sent[-1].horsies_task_id)

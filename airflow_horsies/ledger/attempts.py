@@ -7,15 +7,14 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from airflow_horsies.core.log import LogChunk, LogCursor, LogLine, Progress, TaskNews, lines_of_each
+from airflow_horsies.core.task import AttemptRecord
+from airflow_horsies.db.statement import Row, Script, Statement, sql_text
 from airflow_horsies.exceptions import WireError
 from airflow_horsies.ledger.schema import PACKAGE
-from airflow_horsies.models import AttemptRecord, LogChunk, LogCursor, LogLine, Progress, TaskNews
-from airflow_horsies.wire.statement import Row, Script, Statement, sql_text
 
 # The version of the ledger that has all the tables read and written here.
 SINCE = 2
-READ_LINES = 1_000
-READ_LINES_OF_ALL = 10_000
 
 
 def commit_lazily() -> Script[None]:
@@ -87,11 +86,6 @@ def append_lines(task_id: str, attempt: int, chunks: Sequence[LogChunk]) -> Scri
             "texts": ["\n".join(chunk.lines) for chunk in chunks],
         },
     )
-
-
-def lines_of_each(tasks: int) -> int:
-    """How many lines of each of so many tasks are read at once."""
-    return min(READ_LINES, max(READ_LINES_OF_ALL // max(tasks, 1), 1))
 
 
 def read_news(seen: Mapping[str, LogCursor], *, limit: int | None = None) -> Script[dict[str, TaskNews]]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator
 
+from airflow_horsies.core.submission import TaskInstanceKey
+from airflow_horsies.core.task import LIVE_STATES, CancelOutcome, TaskState
+from airflow_horsies.db.statement import Script, Statement, sql_text
 from airflow_horsies.ledger.schema import PACKAGE, read_version
 from airflow_horsies.ledger.submissions import key_of
-from airflow_horsies.models import LIVE_STATES, CancelOutcome, TaskInstanceKey, TaskState
-from airflow_horsies.wire.scripts import cancel_task, read_states
-from airflow_horsies.wire.statement import Script, Statement, sql_text
+from airflow_horsies.wire.cancelling import cancel_task
+from airflow_horsies.wire.reading import read_states
 from airflow_horsies.wire.statements import Wire
 
 # In one transaction: horsies takes a lock for each, of which the server has some thousands in all.
@@ -27,7 +29,7 @@ def pages(task_ids: Collection[str]) -> Iterator[list[str]]:
         yield ordered[start : start + CANCELS_AT_ONCE]
 
 
-def cancel_and_signal(
+def cancel_task_and_signal(
     wire: Wire, task_id: str, *, states: Collection[TaskState] = LIVE_STATES, has_signals: bool = True
 ) -> Script[CancelOutcome]:
     """Cancel, and tell a task that is running to stop: horsies alone would let its code run on."""
@@ -37,7 +39,7 @@ def cancel_and_signal(
     return outcome
 
 
-def cancel_many_and_signal(
+def cancel_tasks_and_signal(
     wire: Wire, task_ids: Collection[str], *, has_signals: bool = True
 ) -> Script[dict[str, CancelOutcome]]:
     """Cancel those that are live; in the order of their ids, so that two of these cannot deadlock."""
@@ -48,24 +50,24 @@ def cancel_many_and_signal(
         elif state.is_terminal:
             outcomes[task_id] = CancelOutcome.ALREADY_FINISHED
         else:
-            outcomes[task_id] = yield from cancel_and_signal(wire, task_id, has_signals=has_signals)
+            outcomes[task_id] = yield from cancel_task_and_signal(wire, task_id, has_signals=has_signals)
     return outcomes
 
 
-def cancel_in_any_ledger(
+def cancel_task_in_any_ledger(
     wire: Wire, task_id: str, *, states: Collection[TaskState] = LIVE_STATES
 ) -> Script[CancelOutcome]:
     """Cancelling is never refused for the version of the ledger, nor does it migrate; without one nobody listens."""
     has_signals = (yield from read_version()) > 0
-    return (yield from cancel_and_signal(wire, task_id, states=states, has_signals=has_signals))
+    return (yield from cancel_task_and_signal(wire, task_id, states=states, has_signals=has_signals))
 
 
-def cancel_many_in_any_ledger(wire: Wire, task_ids: Collection[str]) -> Script[dict[str, CancelOutcome]]:
+def cancel_tasks_in_any_ledger(wire: Wire, task_ids: Collection[str]) -> Script[dict[str, CancelOutcome]]:
     has_signals = (yield from read_version()) > 0
-    return (yield from cancel_many_and_signal(wire, task_ids, has_signals=has_signals))
+    return (yield from cancel_tasks_and_signal(wire, task_ids, has_signals=has_signals))
 
 
-def release(
+def release_tasks(
     wire: Wire,
     namespace: str,
     task_instance: TaskInstanceKey,
@@ -82,7 +84,7 @@ def release(
     """
     version = yield from read_version()
     if version < SINCE:
-        return (yield from cancel_many_and_signal(wire, task_ids, has_signals=version > 0))
+        return (yield from cancel_tasks_and_signal(wire, task_ids, has_signals=version > 0))
     if try_number is not None and (yield from _has_later_try(namespace, task_instance, task_ids, try_number)):
         return dict.fromkeys(task_ids, CancelOutcome.STILL_WANTED)
     if wire.schema.worker_has_started and not later:
@@ -126,7 +128,7 @@ def cancel_unless_shared(
     """The task instance no longer wants these tasks; those that no other one wants are cancelled."""
     ours = yield from _let_go(namespace, task_instance, task_ids)
     outcomes = dict.fromkeys(set(task_ids) - ours, CancelOutcome.STILL_WANTED)
-    return outcomes | (yield from cancel_many_and_signal(wire, ours))
+    return outcomes | (yield from cancel_tasks_and_signal(wire, ours))
 
 
 def request_cancel(namespace: str, task_instance: TaskInstanceKey, task_ids: Collection[str]) -> Script[set[str]]:
@@ -149,7 +151,7 @@ def carry_out_requests(wire: Wire, ids: Collection[str] | None = None) -> Script
         {"limit": CANCELS_AT_ONCE, "ids": None if ids is None else sorted(ids)},
     )
     taken = [row["horsies_task_id"] for row in rows]
-    return (yield from cancel_many_and_signal(wire, taken)) if taken else {}
+    return (yield from cancel_tasks_and_signal(wire, taken)) if taken else {}
 
 
 def lock_shared_tasks(task_ids: Collection[str]) -> Script[set[str]]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from airflow_horsies.db.statement import Script, Statement, sql_text
 from airflow_horsies.ledger.schema import PACKAGE
 from airflow_horsies.wire.checks import MissingPrivilege
-from airflow_horsies.wire.statement import Script, Statement, sql_text
 
 
 def find_missing_privileges() -> Script[list[MissingPrivilege]]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from airflow_horsies.core.submission import Submission, TaskInstanceKey
+from airflow_horsies.db.statement import Script, Statement, sql_text
 from airflow_horsies.ledger.schema import PACKAGE
 from airflow_horsies.ledger.submissions import decode_submission, is_same_deployment, key_of
-from airflow_horsies.models import Submission, TaskInstanceKey
-from airflow_horsies.wire.statement import Script, Statement, sql_text
 
 
 @dataclass(frozen=True, slots=True)

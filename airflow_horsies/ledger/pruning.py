@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
+from airflow_horsies.db.statement import Script, Statement, sql_text
 from airflow_horsies.ledger.schema import PACKAGE
-from airflow_horsies.wire.scripts import read_statuses
-from airflow_horsies.wire.statement import Script, Statement, sql_text
+from airflow_horsies.wire.reading import read_statuses
 from airflow_horsies.wire.statements import Wire
 
 # The version of the ledger that has all the tables pruned here.

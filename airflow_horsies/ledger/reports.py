@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from airflow_horsies.core.report import Report
+from airflow_horsies.db.statement import Script, Statement, sql_text
 from airflow_horsies.ledger.schema import PACKAGE
-from airflow_horsies.models import Report
-from airflow_horsies.wire.statement import Script, Statement, sql_text
 
 # The version of the ledger that has the table.
 SINCE = 3

@@ -7,8 +7,8 @@ from functools import cache
 from importlib.resources import files
 from typing import TypeVar
 
+from airflow_horsies.db.statement import Script, Statement, sql_text
 from airflow_horsies.exceptions import LedgerNewer, LedgerOutdated
-from airflow_horsies.wire.statement import Script, Statement, sql_text
 
 T = TypeVar("T")
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from datetime import UTC
 
+from airflow_horsies.core.paging import Slice
+from airflow_horsies.core.submission import Submission, TaskInstanceKey
+from airflow_horsies.db.statement import Row, Script, Statement, sql_text
 from airflow_horsies.ledger.schema import PACKAGE
-from airflow_horsies.models import Slice, Submission, TaskInstanceKey
-from airflow_horsies.wire.statement import Row, Script, Statement, sql_text
 
 # The version of the ledger whose readers know the latest submission.
 SINCE = 4

@@ -16,6 +16,9 @@ from enum import Enum, auto
 from itertools import count
 from typing import assert_never
 
+from airflow_horsies.core.submission import AirflowTry, SubmitOutcome, SubmitResult, TaskInstanceKey
+from airflow_horsies.core.task import TaskState
+from airflow_horsies.db.statement import Row, Rows, Script, Statement, sql_text
 from airflow_horsies.exceptions import InvalidTask, NamespaceTaken, StaleSubmission, TaskIdTaken, TaskNotFound
 from airflow_horsies.ledger.cancelling import (
     CANCELS_AT_ONCE,
@@ -26,19 +29,9 @@ from airflow_horsies.ledger.cancelling import (
 )
 from airflow_horsies.ledger.schema import PACKAGE
 from airflow_horsies.ledger.submissions import key_of
-from airflow_horsies.models import AirflowTry, SubmitOutcome, SubmitResult, TaskInstanceKey, TaskState
 from airflow_horsies.wire.encoding import COMPACT, EncodedTask, as_sent, work_of
-from airflow_horsies.wire.scripts import (
-    EarlierTask,
-    FoundCommand,
-    claim_idempotency_keys,
-    find_commands,
-    insert_new_tasks,
-    is_same_command,
-    read_states,
-    read_tasks,
-)
-from airflow_horsies.wire.statement import Row, Rows, Script, Statement, sql_text
+from airflow_horsies.wire.reading import FoundCommand, find_commands, is_same_command, read_states, read_tasks
+from airflow_horsies.wire.sending import EarlierTask, claim_idempotency_keys, insert_new_tasks
 from airflow_horsies.wire.statements import Wire
 
 # Never change this value: ids derived from it are in databases.

@@ -14,14 +14,11 @@ from horsies import Horsies
 from pydantic import AwareDatetime
 from pyspark.sql import DataFrame, SparkSession
 
-from airflow_horsies.database import Session
-from airflow_horsies.ledger.reports import save_report
-from airflow_horsies.ledger.schema import migrate
-from airflow_horsies.models import Report
+from airflow_horsies.client.reporting import WorkerClient
+from airflow_horsies.core.report import Report
 from airflow_horsies.report.figures import Figures, attempts_of, compute_figures, ended_tasks
 from airflow_horsies.report.page import Period, render_page
-from airflow_horsies.spark.connecting import find_database
-from airflow_horsies.wire.statement import Script
+from airflow_horsies.source.connecting import find_database
 from airflow_horsies.worker import TaskFault, progress, spark_task
 from airflow_horsies.worker.settings import SettingsError
 
@@ -108,12 +105,8 @@ def _write_page(page: str, folder: str, period: Period) -> str | None:
 
 
 def _show_in_airflow(report: Report, page: str) -> None:
-    def script() -> Script[None]:
-        yield from migrate()
-        yield from save_report(report, page)
-
-    session = Session(find_database(None))
+    client = WorkerClient(find_database(None), limits=None)
     try:
-        session.run(script)
+        client.save_report(report, page)
     finally:
-        session.close()
+        client.close()

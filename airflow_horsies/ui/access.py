@@ -13,9 +13,9 @@ from airflow.models.base import ID_LEN
 from airflow.providers.common.compat.sdk import conf
 from fastapi import Depends, HTTPException, Path, Request
 
+from airflow_horsies.core.submission import TaskInstanceKey
 from airflow_horsies.exceptions import InvalidTask
 from airflow_horsies.hook import HorsiesHook
-from airflow_horsies.models import TaskInstanceKey
 
 Method = Literal["GET", "PUT"]
 

@@ -13,7 +13,7 @@ from airflow.models.taskinstancehistory import TaskInstanceHistory
 from sqlalchemy import select, tuple_
 from sqlalchemy.orm import Session
 
-from airflow_horsies.models import TaskInstanceKey
+from airflow_horsies.core.submission import TaskInstanceKey
 
 MAX_TRIES = 50
 

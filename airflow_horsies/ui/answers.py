@@ -9,7 +9,7 @@ from typing import Any
 from airflow.sdk.log import redact  # type: ignore[attr-defined]
 from fastapi import Response
 
-from airflow_horsies.masking import mask_text, mask_value
+from airflow_horsies.core.masking import mask_text, mask_value
 
 MAX_TEXT_CHARS = 4_000
 MAX_VALUE_CHARS = 100_000

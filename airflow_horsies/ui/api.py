@@ -14,9 +14,14 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from airflow_horsies.exceptions import AccessDenied, DatabaseBusy, DatabaseUnreachable, HorsiesError, SchemaError
 from airflow_horsies.links import URL_PREFIX, base_path
-from airflow_horsies.ui import instance_routes, monitoring, overview_routes, page_routes, report_routes, run_routes
 from airflow_horsies.ui.access import conn_id
 from airflow_horsies.ui.answers import problem
+from airflow_horsies.ui.routes import instance as instance_routes
+from airflow_horsies.ui.routes import monitoring
+from airflow_horsies.ui.routes import overview as overview_routes
+from airflow_horsies.ui.routes import pages as page_routes
+from airflow_horsies.ui.routes import report as report_routes
+from airflow_horsies.ui.routes import run as run_routes
 
 RETRY_AFTER_SECONDS = 5
 

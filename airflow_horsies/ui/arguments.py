@@ -11,8 +11,8 @@ from functools import cached_property
 from itertools import zip_longest
 from typing import Any
 
-from airflow_horsies.masking import MASK
-from airflow_horsies.models import Submission
+from airflow_horsies.core.masking import MASK
+from airflow_horsies.core.submission import Submission
 
 HIDDEN = "(hidden)"
 WHY_HIDDEN = (

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from math import ceil
 
-from airflow_horsies.models import Attempt, TaskState, TaskView
+from airflow_horsies.core.task import Attempt, TaskState, TaskView
 
 MAX_BUCKETS = 60
 BUCKET_SECONDS = (1, 5, 15, 60, 300, 900, 3_600, 21_600, 86_400, 604_800)

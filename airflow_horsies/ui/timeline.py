@@ -8,9 +8,10 @@ from datetime import datetime
 from itertools import zip_longest
 from typing import Any
 
-from airflow_horsies.models import AttemptRecord, Submission, TaskState, TaskView
+from airflow_horsies.core.submission import Submission
+from airflow_horsies.core.task import AttemptRecord, TaskState, TaskView
+from airflow_horsies.core.wording import LOST, ended_at, outcome_of, unrecorded
 from airflow_horsies.ui.airflow_side import MAX_TRIES, AirflowTry
-from airflow_horsies.wording import LOST, ended_at, outcome_of, unrecorded
 
 WAITING = "waiting"
 CLAIMED = "claimed"

@@ -6,8 +6,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from airflow_horsies.db.statement import Script, Statement, sql_text
 from airflow_horsies.wire.schema import Generation, Schema
-from airflow_horsies.wire.statement import Script, Statement, sql_text
 
 PACKAGE = "airflow_horsies.wire"
 # Every release reports this one: without it nothing can be told from the names of the settings.

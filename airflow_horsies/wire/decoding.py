@@ -7,18 +7,10 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from airflow_horsies.core.cluster import RetentionClass, WorkerState
+from airflow_horsies.core.task import Attempt, TaskException, TaskFailure, TaskResult, TaskState, TaskView
+from airflow_horsies.db.statement import Row
 from airflow_horsies.exceptions import WireError
-from airflow_horsies.models import (
-    Attempt,
-    RetentionClass,
-    TaskException,
-    TaskFailure,
-    TaskResult,
-    TaskState,
-    TaskView,
-    WorkerState,
-)
-from airflow_horsies.wire.statement import Row
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # 0.1.2 renamed the mark of the result envelope.

@@ -14,8 +14,8 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from airflow_horsies.core.spec import DEFAULT_RETENTION, RetryPolicy, TaskSpec
 from airflow_horsies.exceptions import InvalidTask
-from airflow_horsies.models import DEFAULT_RETENTION, RetryPolicy, TaskSpec
 
 DEFAULT_MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
 INLINE_RERUN_INPUT_BYTES = 65_536

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from typing import TypeAlias, TypeVar
 
+from airflow_horsies.db.statement import Script
 from airflow_horsies.wire.schema import Schema, detect_schema
-from airflow_horsies.wire.statement import Script
 from airflow_horsies.wire.statements import Wire
 
 T = TypeVar("T")

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from airflow_horsies.db.statement import Script, Statement, sql_text
 from airflow_horsies.exceptions import CutoverPending, SchemaMissing, SchemaUnsupported
-from airflow_horsies.wire.statement import Script, Statement, sql_text
 
 NEWEST_TESTED_VERSION = 51
 TESTED_RELEASES = "0.1.7 to 0.4.7 and 0.5.0 to 0.5.4"

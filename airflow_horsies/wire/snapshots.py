@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from datetime import UTC, datetime
 
-from airflow_horsies.wire.statement import Script, Statement, sql_text
+from airflow_horsies.db.statement import Script, Statement, sql_text
 
 PACKAGE = "airflow_horsies.wire"
 

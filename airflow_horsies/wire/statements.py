@@ -6,11 +6,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from airflow_horsies.models import PageCursor, Slice, TaskState
+from airflow_horsies.core.paging import PageCursor, Slice
+from airflow_horsies.core.task import TaskState
+from airflow_horsies.db.statement import CopyIn, Statement, sql_text
 from airflow_horsies.wire.copying import task_lines
 from airflow_horsies.wire.encoding import COMPACT, EncodedTask
 from airflow_horsies.wire.schema import Generation, Schema
-from airflow_horsies.wire.statement import CopyIn, Statement, sql_text
 
 PACKAGE = "airflow_horsies.wire"
 TASK_ID_LOCK_SPACE = 732

@@ -11,7 +11,8 @@ from enum import StrEnum
 from types import FrameType
 from typing import Any
 
-from airflow_horsies.models import LogChunk, Progress
+from airflow_horsies.client.reporting import Claim
+from airflow_horsies.core.log import LogChunk, Progress
 from airflow_horsies.worker.logs import AttemptLog
 
 # A task that is stopped this long before horsies would kill its process can clean up, and leaves the session warm.
@@ -37,6 +38,10 @@ class Assignment:
     worker_id: str
     claimed_at: datetime | None
     timeout_seconds: float | None
+
+    @property
+    def claim(self) -> Claim:
+        return Claim(task_id=self.task_id, worker_id=self.worker_id, claimed_at=self.claimed_at)
 
 
 def _set_event() -> threading.Event:

@@ -14,6 +14,7 @@ from horsies import TaskError, TaskResult
 from horsies.core.models.tasks import OperationalErrorCode, OutcomeCode
 
 from airflow_horsies.worker.attempt import Assignment, RunningAttempt, StopReason, find_assignment
+from airflow_horsies.worker.engines.engine import Spark, make_spark
 from airflow_horsies.worker.errors import Failure, TaskFault, describe, is_unfit_to_keep, short
 from airflow_horsies.worker.housekeeping import Housekeeper
 from airflow_horsies.worker.logs import AttemptLog, Capture
@@ -21,7 +22,6 @@ from airflow_horsies.worker.masking import mask_known
 from airflow_horsies.worker.parent_death import die_with_parent
 from airflow_horsies.worker.reporter import Reporter, database_of
 from airflow_horsies.worker.settings import WorkerSettings
-from airflow_horsies.worker.spark import Spark, make_spark
 from airflow_horsies.worker.stopping import Stopper
 
 log = logging.getLogger(__name__)

@@ -9,17 +9,10 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 
-from airflow_horsies.database import LIMITS, Database, Session
+from airflow_horsies.client.reporting import PruneRule, WorkerClient
+from airflow_horsies.db.connection import Database
 from airflow_horsies.exceptions import HorsiesError
-from airflow_horsies.ledger import schema as ledger_schema
-from airflow_horsies.ledger.cancelling import CANCELS_AT_ONCE, carry_out_requests
-from airflow_horsies.ledger.pruning import SINCE, PrunedPage, PruneRule, prune_page
-from airflow_horsies.wire.schema import detect_schema
-from airflow_horsies.wire.scripts import read_workers
-from airflow_horsies.wire.statement import Script
-from airflow_horsies.wire.statements import Wire
 
 log = logging.getLogger(__name__)
 
@@ -63,31 +56,27 @@ class Housekeeper:
 
     def keep_house(self) -> None:
         """Go through the tables once. Never raises: what could not be pruned is pruned the next time."""
-        session = Session(self._database, limits=LIMITS)
+        client = WorkerClient(self._database)
         try:
-            self._go_through(session)
+            self._go_through(client)
             self._complaint = None
         except Exception as error:
             self._complain(error)
         finally:
             with suppress(Exception):
-                session.close()
+                client.close()
 
-    def _go_through(self, session: Session) -> None:
-        if session.run(ledger_schema.read_version) < SINCE:
+    def _go_through(self, client: WorkerClient) -> None:
+        if not client.find_prunable():
             return
-        wire = Wire(session.run(detect_schema))
-        # A task on its way to the history is neither here nor there: absent is not gone.
-        wire.schema.require_writable()
-        while len(session.run(partial(carry_out_requests, wire))) == CANCELS_AT_ONCE:
-            pass
-        self._workers = session.run(partial(_count_live_workers, wire)) or 1
+        client.carry_out_requests()
+        self._workers = client.count_live_workers() or 1
         # From anywhere on, so that a worker that never gets to the end does not always prune the same.
         start: str | None = str(uuid.uuid4())
         after, wrapped = start, False
         while True:
             began = time.monotonic()
-            page: PrunedPage | None = session.run(partial(prune_page, wire, self._rule, after=after))
+            page = client.prune_page(self._rule, after=after)
             if page is None:
                 return
             if page.is_last:
@@ -109,7 +98,3 @@ class Housekeeper:
                 error,
                 exc_info=not isinstance(error, HorsiesError),
             )
-
-
-def _count_live_workers(wire: Wire) -> Script[int]:
-    return sum(worker.alive for worker in (yield from read_workers(wire)))

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import BinaryIO, TextIO
 
-from airflow_horsies.models import LogChunk
+from airflow_horsies.core.log import LogChunk
 from airflow_horsies.worker.masking import presentable
 
 MAX_LINE_CHARS = 4_000

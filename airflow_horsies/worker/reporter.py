@@ -14,20 +14,11 @@ import time
 from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
-from functools import partial
-from typing import TypeVar
 
-from airflow_horsies.database import LIMITS, Database, Session, args_of_url
+from airflow_horsies.client.reporting import ClaimState, EndedAttempt, WorkerClient
+from airflow_horsies.db.connection import Database, args_of_url
 from airflow_horsies.exceptions import PASSING_ERRORS, HorsiesError
-from airflow_horsies.ledger import attempts as ledger
-from airflow_horsies.ledger import schema as ledger_schema
-from airflow_horsies.models import Progress
-from airflow_horsies.wire.schema import detect_schema
-from airflow_horsies.wire.statement import Script
-from airflow_horsies.wire.statements import Wire
 from airflow_horsies.worker.attempt import RunningAttempt, StopReason
-
-T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +34,7 @@ CONNECT_SECONDS = 10
 # Longer than the server's own limits: a backend that waits for a lock does not notice that its client is gone.
 ANSWER_SECONDS = 30.0
 TCP_USER_TIMEOUT_MS = 30_000
+REASONS_TO_STOP = {ClaimState.CANCELLED: StopReason.CANCELLED, ClaimState.LOST: StopReason.CLAIM_LOST}
 
 
 class Reporter:
@@ -59,16 +51,14 @@ class Reporter:
         stop: Callable[[RunningAttempt, StopReason], None],
         before_report: Callable[[], None] = lambda: None,
     ) -> None:
-        self._session = Session(database, limits=LIMITS)
+        self._client = WorkerClient(database)
         self._stop = stop
         self._before_report = before_report
-        self._wire: Wire | None = None
         self._current: RunningAttempt | None = None
         self._unreported: deque[RunningAttempt] = deque(maxlen=MAX_UNREPORTED)
         self._failures = 0
         self._watched = 0.0
         self._quiet_until = 0.0
-        self._asked_at: float | None = None
         self._wake = threading.Event()
         self._tick = threading.Event()
 
@@ -106,18 +96,11 @@ class Reporter:
                 log.exception("The time of a task could not be looked at")
 
     def _check_answer(self) -> None:
-        asked_at = self._asked_at
+        asked_at = self._client.asked_at
         if asked_at is not None and time.monotonic() - asked_at > ANSWER_SECONDS:
             log.warning("The database has not answered for %.0f s; the connection is made anew", ANSWER_SECONDS)
-            self._asked_at = time.monotonic()
-            self._session.hang_up()
-
-    def _ask(self, make_script: Callable[[], Script[T]], *, pipelined: bool = True) -> T:
-        self._asked_at = time.monotonic()
-        try:
-            return self._session.run(make_script, pipelined=pipelined)
-        finally:
-            self._asked_at = None
+            self._client.asked_at = time.monotonic()
+            self._client.hang_up()
 
     def _serve(self) -> None:
         while True:
@@ -179,80 +162,49 @@ class Reporter:
         told, progress = attempt.progress, attempt.current_progress()
         if not (attempt.unwritten or outcome or progress):
             return
-        self._ask(partial(_report, attempt, number, progress, outcome))
+        self._client.report_attempt(
+            attempt.task_id,
+            number,
+            lines=attempt.unwritten,
+            progress=progress,
+            ended=None if outcome is None else _ended(attempt, outcome),
+        )
         attempt.unwritten = []
         if attempt.progress is told:
             attempt.progress = None
 
     def _begin(self, attempt: RunningAttempt) -> int | None:
         """The attempt's number; None where it is no longer this worker's, and nobody could say which it was."""
-        number = self._ask(partial(_begin, self._known_wire(), attempt))
-        if number is None:
+        begun = self._client.begin_attempt(
+            attempt.assignment.claim, hostname=socket.gethostname(), pid=os.getpid(), started_at=attempt.started_at
+        )
+        if begun is None:
             if attempt.outcome is None:
                 self._stop(attempt, StopReason.CLAIM_LOST)
             attempt.log.take(0)
-        return number
-
-    def _known_wire(self) -> Wire:
-        if self._wire is None:
-            self._ask(ledger_schema.create, pipelined=False)
-            self._wire = Wire(self._ask(detect_schema))
-        return self._wire
+            return None
+        attempt.lines_written = begun.lines_written
+        attempt.good_until = begun.good_until
+        attempt.number = begun.number
+        return begun.number
 
     def _watch(self, attempt: RunningAttempt) -> None:
         if attempt.stop_reason is not None or time.monotonic() - self._watched < WATCH_SECONDS:
             return
         self._watched = time.monotonic()
-        reason = self._ask(partial(_find_reason_to_stop, self._known_wire(), attempt))
+        reason = REASONS_TO_STOP.get(self._client.read_claim(attempt.assignment.claim))
         if reason is not None and attempt.outcome is None:
             self._stop(attempt, reason)
 
 
-def _begin(wire: Wire, attempt: RunningAttempt) -> Script[int | None]:
-    given = attempt.assignment
-    rows = yield wire.read_running_task(given.task_id, given.worker_id, given.claimed_at)
-    if not rows:
-        return None
-    number = int(rows[0]["retry_count"] or 0) + 1
-    yield from ledger.commit_lazily()
-    attempt.lines_written = yield from ledger.begin_attempt(
-        given.task_id,
-        number,
-        worker_id=given.worker_id,
-        hostname=socket.gethostname(),
-        pid=os.getpid(),
-        started_at=attempt.started_at,
+def _ended(attempt: RunningAttempt, outcome: str) -> EndedAttempt:
+    return EndedAttempt(
+        finished_at=attempt.finished_at or datetime.now(UTC),
+        outcome=outcome,
+        error_code=attempt.error_code,
+        error_message=attempt.error_message,
+        metrics=attempt.metrics,
     )
-    attempt.good_until = rows[0]["good_until"]
-    attempt.number = number
-    return number
-
-
-def _report(attempt: RunningAttempt, number: int, progress: Progress | None, outcome: str | None) -> Script[None]:
-    yield from ledger.commit_lazily()
-    if attempt.unwritten:
-        yield from ledger.append_lines(attempt.task_id, number, attempt.unwritten)
-    if progress is not None and outcome is None:
-        yield from ledger.write_progress(attempt.task_id, progress)
-    if outcome is not None:
-        yield from ledger.end_attempt(
-            attempt.task_id,
-            number,
-            finished_at=attempt.finished_at or datetime.now(UTC),
-            outcome=outcome,
-            error_code=attempt.error_code,
-            error_message=attempt.error_message,
-            metrics=attempt.metrics,
-        )
-
-
-def _find_reason_to_stop(wire: Wire, attempt: RunningAttempt) -> Script[StopReason | None]:
-    if (yield from ledger.is_cancel_requested(attempt.task_id)):
-        return StopReason.CANCELLED
-    given = attempt.assignment
-    if not (yield wire.read_running_task(given.task_id, given.worker_id, given.claimed_at)):
-        return StopReason.CLAIM_LOST
-    return None
 
 
 def database_of(url: str) -> Database:

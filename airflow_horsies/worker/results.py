@@ -12,7 +12,7 @@ from horsies import TaskError as HorsiesTaskError
 from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from airflow_horsies.models import ResultReference
+from airflow_horsies.core.task import ResultReference
 from airflow_horsies.worker.errors import TaskFault
 
 # What Airflow's XCom takes for the name of a class.

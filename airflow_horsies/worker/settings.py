@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Self
 
-from airflow_horsies.database import POSTGRES_SCHEMES
+from airflow_horsies.client.reporting import PRUNE_AFTER, PruneRule
+from airflow_horsies.db.connection import POSTGRES_SCHEMES
 from airflow_horsies.exceptions import HorsiesError
-from airflow_horsies.ledger.pruning import PRUNE_AFTER, PruneRule
 
 DATABASE_URL = "HORSIES_DATABASE_URL"
 DIRECT_DATABASE_URL = "HORSIES_DIRECT_DATABASE_URL"

@@ -1,0 +1,387 @@
+"""What the commands of ``airflow horsies`` do."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import wraps
+from operator import itemgetter
+from typing import Any
+
+from airflow.cli.simple_table import AirflowConsole
+from airflow.providers.common.compat.sdk import AirflowNotFoundException
+from airflow.utils.cli import action_cli, suppress_logs_and_warning
+
+from airflow_horsies.cli.definition import format_cursor
+from airflow_horsies.cli.watching import NewLines, Watch, explain_no_lines
+from airflow_horsies.client import ledger
+from airflow_horsies.client.client import Client
+from airflow_horsies.client.health import Status, check_health
+from airflow_horsies.core.log import LogLine
+from airflow_horsies.core.submission import Submission
+from airflow_horsies.core.task import Attempt, AttemptRecord, CancelOutcome, TaskState, TaskView
+from airflow_horsies.core.values import attempt_values, iso, line_values, record_values
+from airflow_horsies.core.wording import describe_metrics, ended_at, outcome_of, unrecorded
+from airflow_horsies.exceptions import HorsiesError
+from airflow_horsies.hook import HorsiesHook
+from airflow_horsies.triggers.task_log import wait_until_stopped
+
+Command = Callable[[Namespace], None]
+ClientCommand = Callable[[Namespace, Client], None]
+
+MAX_MESSAGE_CHARS = 80
+# For whoever reads lines; the other formats are for programs.
+TEXT_FORMATS = ("table", "plain")
+# As a shell says that Ctrl-C ended a command.
+INTERRUPTED = 130
+
+
+def _command(run: ClientCommand) -> Command:
+    """Gives a command its client, and turns errors into one message and exit code 1."""
+
+    @suppress_logs_and_warning
+    @wraps(run)
+    def command(args: Namespace) -> None:
+        try:
+            with _as_airflow_itself(), HorsiesHook(args.conn_id).client as client:
+                run(args, client)
+        except AirflowNotFoundException:
+            sys.exit(f"error: {_no_such_connection(args.conn_id)}")
+        except HorsiesError as error:
+            sys.exit(f"error: {error}")
+        except KeyboardInterrupt:
+            sys.exit(INTERRUPTED)
+        except BrokenPipeError:
+            # Whoever read this has seen enough; Python would complain when it flushes at the end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(1)
+
+    return command
+
+
+def _audited(run: ClientCommand) -> ClientCommand:
+    """Writes the command to Airflow's audit log."""
+    audited: ClientCommand = action_cli(run, check_db=False)  # type: ignore[no-untyped-call]
+    return audited
+
+
+@_command
+def horsies_check(args: Namespace, client: Client) -> None:
+    """``airflow horsies check``"""
+    findings = []
+    for finding in check_health(client):
+        findings.append(finding)
+        if args.output in TEXT_FORMATS:
+            first, *rest = finding.message.splitlines()
+            print(f"{finding.status:<5} {finding.check:<16} {first}", flush=True)
+            for line in rest:
+                print(f"{'':<23}{line}")
+    if args.output not in TEXT_FORMATS:
+        rows = [{"check": item.check, "status": str(item.status), "message": item.message} for item in findings]
+        _print(rows, args.output)
+    if any(finding.status is Status.FAIL for finding in findings):
+        sys.exit(1)
+
+
+@_command
+@_audited
+def horsies_db_migrate(args: Namespace, client: Client) -> None:
+    """``airflow horsies db migrate``"""
+    applied = [
+        {"version": migration.version, "name": migration.name}
+        for migration in ledger.migrate_ledger(client, by_hand=True)
+    ]
+    if args.output not in TEXT_FORMATS:
+        _print(applied, args.output)
+    elif applied:
+        print(f"Applied {', '.join(str(item['name']) for item in applied)}: now at version {ledger.latest_version()}")
+    else:
+        print(f"Nothing to do: already at version {ledger.latest_version()}")
+
+
+@_command
+@_audited
+def horsies_db_prune(args: Namespace, client: Client) -> None:
+    """``airflow horsies db prune``"""
+    _tell_count(
+        args, "forgotten", ledger.prune(client), "submission(s) of tasks that horsies no longer keeps were forgotten"
+    )
+
+
+@_command
+@_audited
+def horsies_db_change_base_url(args: Namespace, client: Client) -> None:
+    """``airflow horsies db change-base-url``"""
+    changed = ledger.change_base_url(client, old=args.old, new=args.new)
+    _tell_count(args, "changed", changed, f"submission(s) in namespace {client.namespace!r} now belong to {args.new}")
+
+
+@_command
+def horsies_tasks(args: Namespace, client: Client) -> None:
+    """``airflow horsies tasks``"""
+    states = {state for states in args.state for state in states} if args.state else None
+    page = client.list_tasks(
+        states=states,
+        queue=args.queue,
+        task_name=args.task_name,
+        error_code=args.error_code,
+        before=args.before,
+        limit=args.limit,
+    )
+    if args.output in TEXT_FORMATS:
+        _print([_task_row(task) for task in page.tasks], args.output)
+    else:
+        _print([_task_values(task) for task in page.tasks], args.output)
+    if page.next:
+        more = f"More: --before {format_cursor(page.next)}"
+        print(more, file=sys.stdout if args.output == "table" else sys.stderr)
+
+
+@_command
+def horsies_attempts(args: Namespace, client: Client) -> None:
+    """``airflow horsies attempts TASK_ID``"""
+    if args.watch:
+        _watch(args, client)
+        return
+    task = client.read_task(args.horsies_task_id)
+    submissions = client.read_submissions_of_task(task.id)
+    records = client.read_attempts([task.id]).get(task.id, ())
+    if args.output not in TEXT_FORMATS:
+        _print(_all_values(task, submissions, records), args.output)
+        return
+    print(_headline(task, submissions))
+    rows = [_attempt_row(attempt) for attempt in task.attempts]
+    rows += [_record_row(record, task) for record in unrecorded(task, records)]
+    if rows:
+        _print(sorted(rows, key=itemgetter("attempt")), args.output)
+    else:
+        print("No attempt has ended.")
+    for record in records:
+        if record.metrics:
+            print(f"attempt {record.number}, metrics: {describe_metrics(record.metrics)}")
+
+
+def _watch(args: Namespace, client: Client) -> None:
+    task = client.read_task(args.horsies_task_id)
+    submissions = client.read_submissions_of_task(task.id)
+    if args.output in TEXT_FORMATS:
+        print(_headline(task, submissions))
+        watch = Watch(client, task.id)
+        try:
+            watch.look()
+            (task,) = client.wait([task.id], meanwhile=watch.look)
+            watch.finish(task)
+        finally:
+            watch.clear()
+    else:
+        (task,) = client.wait([task.id])
+        _print(_all_values(task, submissions, client.read_attempts([task.id]).get(task.id, ())), args.output)
+    if task.state is not TaskState.COMPLETED:
+        sys.exit(1)
+
+
+@_command
+def horsies_logs(args: Namespace, client: Client) -> None:
+    """``airflow horsies logs TASK_ID``"""
+    new = NewLines(client, args.horsies_task_id, attempt=args.attempt)
+    lines: list[LogLine] = []
+    is_text = args.output in TEXT_FORMATS
+
+    def read() -> None:
+        for line in new.read():
+            if is_text:
+                print(_line_text(line), flush=True)
+            lines.append(line)
+
+    read()
+    if args.follow:
+        (task,) = client.wait([args.horsies_task_id], meanwhile=read)
+        if task.state is TaskState.CANCELLED:
+            wait_until_stopped(client, [task.id])
+        read()
+    if not lines:
+        # Raises where the task is unknown, and says that it may be past its retention.
+        task = client.read_task(args.horsies_task_id)
+        why = explain_no_lines(task, client.read_attempts([task.id]).get(task.id, ()), args.attempt)
+        print(why, file=sys.stdout if is_text else sys.stderr)
+    if not is_text:
+        _print([line_values(line) for line in lines], args.output)
+
+
+@_command
+@_audited
+def horsies_cancel(args: Namespace, client: Client) -> None:
+    """``airflow horsies cancel TASK_ID``"""
+    outcome = client.cancel_task(args.horsies_task_id)
+    state = client.read_task(args.horsies_task_id).state
+    if args.output not in TEXT_FORMATS:
+        _print({"task_id": args.horsies_task_id, "outcome": str(outcome), "state": str(state)}, args.output)
+        return
+    match outcome:
+        case CancelOutcome.CANCELLED:
+            said = "was cancelled"
+        case CancelOutcome.ALREADY_CANCELLED:
+            said = "was already cancelled"
+        case CancelOutcome.ALREADY_FINISHED:
+            said = f"had already finished as {state}"
+        case CancelOutcome.STILL_WANTED | CancelOutcome.REQUESTED:
+            raise AssertionError("a cancel by id is carried out or refused")
+    print(f"Task {args.horsies_task_id} {said}")
+
+
+@contextmanager
+def _as_airflow_itself() -> Iterator[None]:
+    """Only a process that calls itself a server finds connections in Airflow's database; core's commands do so too."""
+    name = "_AIRFLOW_PROCESS_CONTEXT"
+    before = os.environ.get(name)
+    os.environ[name] = "server"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+def _no_such_connection(conn_id: str) -> str:
+    return (
+        f"there is no Airflow connection {conn_id!r}, or Airflow's database cannot be read. Add it with 'airflow "
+        f"connections add {conn_id} --conn-type horsies --conn-host HOST --conn-port 5432 --conn-login USER "
+        f"--conn-password PASSWORD --conn-schema DATABASE', or set AIRFLOW_CONN_{conn_id.upper()}"
+    )
+
+
+def _print(data: Mapping[str, Any] | Sequence[Mapping[str, Any]], output: str) -> None:
+    # Text from the database may look like the console's markup.
+    console = AirflowConsole(markup=False, emoji=False, highlight=False)
+    match output:
+        case "json":
+            print(json.dumps(data, ensure_ascii=False))
+        case "yaml":
+            console.print_as_yaml(data)  # type: ignore[arg-type]
+        case _:
+            console.print_as(data, output)  # type: ignore[arg-type]
+
+
+def _tell_count(args: Namespace, key: str, count: int, sentence: str) -> None:
+    if args.output in TEXT_FORMATS:
+        print(count, sentence)
+    else:
+        _print({key: count}, args.output)
+
+
+def _headline(task: TaskView, submissions: Sequence[Submission]) -> str:
+    sent_by = [f"sent by {each.task_instance} (try {each.try_number})" for each in submissions]
+    return ", ".join(
+        [
+            f"{task.task_name} {task.id}: {task.state}",
+            f"queue {task.queue}",
+            f"{task.retry_count} of {task.max_retries} retries used",
+            *(sent_by or ["not sent by an Airflow task"]),
+        ]
+    )
+
+
+def _task_row(task: TaskView) -> dict[str, Any]:
+    return {
+        "id": task.id,
+        "task_name": task.task_name,
+        "queue": task.queue,
+        "state": str(task.state),
+        "sent_at": _short_time(task.sent_at),
+        "finished_at": _short_time(task.finished_at),
+        "retries": f"{task.retry_count}/{task.max_retries}",
+        "error_code": task.error_code or "",
+    }
+
+
+def _task_values(task: TaskView) -> dict[str, Any]:
+    return {
+        "id": task.id,
+        "task_name": task.task_name,
+        "queue": task.queue,
+        "priority": task.priority,
+        "state": str(task.state),
+        "sent_at": iso(task.sent_at),
+        "started_at": iso(task.started_at),
+        "finished_at": iso(task.finished_at),
+        "good_until": iso(task.good_until),
+        "retry_count": task.retry_count,
+        "max_retries": task.max_retries,
+        "error_code": task.error_code,
+    }
+
+
+def _attempt_row(attempt: Attempt) -> dict[str, Any]:
+    return {
+        "attempt": attempt.number,
+        "outcome": attempt.outcome,
+        "started_at": _short_time(attempt.started_at),
+        "duration": f"{attempt.duration_seconds:.2f} s",
+        "error_code": attempt.error_code or "",
+        "error": _first_line(attempt.error_message or attempt.failed_reason or ""),
+        "will_retry": "yes" if attempt.will_retry else "no",
+        "worker": f"{attempt.hostname or '?'}:{attempt.pid or '?'}",
+    }
+
+
+def _record_row(record: AttemptRecord, task: TaskView) -> dict[str, Any]:
+    ended = ended_at(record, task)
+    return {
+        "attempt": record.number,
+        "outcome": outcome_of(record, task),
+        "started_at": _short_time(record.started_at),
+        "duration": "" if ended is None else f"{(ended - record.started_at).total_seconds():.2f} s",
+        "error_code": record.error_code or "",
+        "error": _first_line(record.error_message or ""),
+        "will_retry": "no",
+        "worker": f"{record.hostname}:{record.pid}",
+    }
+
+
+def _all_values(task: TaskView, submissions: Sequence[Submission], records: Sequence[AttemptRecord]) -> dict[str, Any]:
+    metrics = {record.number: record.metrics for record in records}
+    attempts = [{**attempt_values(each), "metrics": metrics.get(each.number, {})} for each in task.attempts]
+    attempts += [
+        {**record_values(each), "outcome": outcome_of(each, task), "will_retry": False, "failed_reason": None}
+        for each in unrecorded(task, records)
+    ]
+    return {
+        **_task_values(task),
+        "sent_by": [_submission_values(submission) for submission in submissions],
+        "attempts": sorted(attempts, key=itemgetter("attempt")),
+    }
+
+
+def _line_text(line: LogLine) -> str:
+    at = f"{line.logged_at:%Y-%m-%d %H:%M:%S}.{line.logged_at.microsecond // 1000:03d}"
+    return f"{at} {line.level:<8} [attempt {line.attempt}] {_harmless(line.text)}"
+
+
+def _harmless(text: str) -> str:
+    """Without what a terminal would obey: a task may print anything."""
+    return "".join(each if each.isprintable() or each == "\t" else repr(each)[1:-1] for each in text)
+
+
+def _submission_values(submission: Submission) -> dict[str, Any]:
+    return {
+        "namespace": submission.namespace,
+        **asdict(submission.task_instance),
+        "try_number": submission.try_number,
+        "submitted_at": iso(submission.submitted_at),
+    }
+
+
+def _first_line(text: str) -> str:
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return line if len(line) <= MAX_MESSAGE_CHARS else f"{line[: MAX_MESSAGE_CHARS - 1]}…"
+
+
+def _short_time(instant: Any) -> str:
+    return "" if instant is None else f"{instant:%Y-%m-%d %H:%M:%S}"

@@ -1,0 +1,1 @@
+"""What everybody above calls: verbs over the database, horsies' schema and our own."""

@@ -1,0 +1,298 @@
+"""Rules that take several transactions, each written once and driven twice: by Client and by AsyncClient.
+
+A call is a generator. It yields transactions and pauses, is sent the outcome of each transaction, or has its error
+thrown in, and returns its own outcome.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from itertools import count
+from typing import Any, TypeVar
+
+from airflow_horsies.client.settings import ClientSettings
+from airflow_horsies.core.cluster import RetentionClass
+from airflow_horsies.core.spec import TaskSpec
+from airflow_horsies.core.submission import AirflowTry, Submission, SubmitResult, TaskInstanceKey
+from airflow_horsies.core.task import CancelOutcome
+from airflow_horsies.core.validation import require_task_id
+from airflow_horsies.db.backoff import Backoff
+from airflow_horsies.db.limits import Limits
+from airflow_horsies.db.statement import Script
+from airflow_horsies.exceptions import AccessDenied, DatabaseBusy, HistoryPartitionMissing, InvalidTask
+from airflow_horsies.ledger import cancelling, submissions, submitting
+from airflow_horsies.ledger import schema as ledger_schema
+from airflow_horsies.ledger.schema import Migration
+from airflow_horsies.ledger.submitting import Submitter
+from airflow_horsies.wire import cluster, sending
+from airflow_horsies.wire.encoding import EncodedTask, encode_task
+from airflow_horsies.wire.known import WireScript, writing
+from airflow_horsies.wire.statements import Wire
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+FIRST_RETRY_SECONDS = 0.5
+MAX_RETRY_SECONDS = 15.0
+# A migration has limits of its own. Nothing is heard of it while a large table is rewritten.
+MIGRATION_LIMITS = Limits(answer_seconds=1_800)
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """A script to run in a transaction of its own; it is given the schema that was found."""
+
+    make_script: WireScript[Any]
+    pipelined: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PlainTransaction:
+    """A script that does not touch horsies' own tables."""
+
+    make_script: Callable[[], Script[Any]]
+    limits: Limits | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    seconds: float
+
+
+Step = Transaction | PlainTransaction | Pause
+Call = Generator[Step, Any, T]
+
+
+@dataclass(slots=True)
+class Scope:
+    """The settings of a client, and what it has found out.
+
+    :param migrate_seconds: how long it tries to migrate our tables while others use them.
+    """
+
+    settings: ClientSettings
+    migrate_seconds: float = 0.0
+    ledger_is_current: bool = False
+    retention_classes: list[RetentionClass] | None = None
+
+    def stay_in(self, namespace: str | None) -> None:
+        """Work under way stays in the namespace it was submitted in, whatever the connection says now."""
+        if namespace and namespace != self.settings.namespace:
+            self.settings = replace(self.settings, given_namespace=namespace, is_under_way=True)
+
+
+class LedgerBehind(Exception):
+    """The tables must be migrated before this can be read, in a transaction of its own."""
+
+
+# -- sending -------------------------------------------------------------------------------------------------------
+
+
+def enqueue_task(scope: Scope, spec: TaskSpec) -> Call[str]:
+    (encoded,) = yield from encode_tasks(scope, [spec])
+    runs = count()
+
+    def send(wire: Wire) -> Script[str]:
+        return (yield from sending.enqueue_task(wire, encoded, is_rerun=next(runs) > 0))
+
+    task_id: str = yield Transaction(writing(send))
+    return task_id
+
+
+def enqueue_tasks(scope: Scope, specs: Sequence[TaskSpec]) -> Call[list[str]]:
+    encoded = yield from encode_tasks(scope, specs, numbered=True)
+    runs = count()
+
+    def send(wire: Wire) -> Script[list[str]]:
+        return (yield from sending.enqueue_tasks(wire, encoded, is_rerun=next(runs) > 0))
+
+    task_ids: list[str] = yield Transaction(writing(send), pipelined=not sending.are_many(encoded))
+    return task_ids
+
+
+def submit_tasks(
+    scope: Scope, specs: Sequence[TaskSpec], task_instance: TaskInstanceKey, tried: AirflowTry
+) -> Call[list[SubmitResult]]:
+    encoded = yield from encode_tasks(scope, specs, numbered=True)
+    settings = scope.settings
+    settings.require_deployment()
+    submitter = Submitter(
+        namespace=settings.namespace, base_url=settings.base_url, task_instance=task_instance, tried=tried
+    )
+    yield from migrate_ledger(scope)
+    submit = partial(submitting.submit_tasks, submitter=submitter, tasks=encoded)
+    pipelined = not sending.are_many(encoded)
+    try:
+        results: list[SubmitResult] = yield Transaction(writing(submit), pipelined=pipelined)
+    except HistoryPartitionMissing:
+        # What is no longer wanted is cancelled as soon as horsies can record that.
+        results = yield Transaction(writing(partial(submit, can_cancel=False)), pipelined=pipelined)
+    return results
+
+
+def encode_tasks(scope: Scope, specs: Sequence[TaskSpec], *, numbered: bool = False) -> Call[list[EncodedTask]]:
+    """What is wrong with a task is found before anything is opened."""
+    sent_at = datetime.now(UTC)
+    encode = partial(_encode_task, scope.settings, sent_at=sent_at)
+    encoded = [encode(spec, number=n if numbered else None) for n, spec in enumerate(specs)]
+    without_class = [n for n, spec in enumerate(specs) if not spec.retention]
+    if not without_class:
+        return encoded
+    if scope.retention_classes is None:
+        scope.retention_classes = yield Transaction(cluster.read_retention_classes)
+    for n in without_class:
+        key = sending.class_of_queue(scope.retention_classes or (), specs[n].queue)
+        if key is not None:
+            encoded[n] = encode(replace(specs[n], retention=key), number=None)
+    return encoded
+
+
+def _encode_task(settings: ClientSettings, spec: TaskSpec, *, sent_at: datetime, number: int | None) -> EncodedTask:
+    try:
+        return encode_task(spec, max_payload_bytes=settings.max_payload_bytes, sent_at=sent_at)
+    except InvalidTask as error:
+        if number is None:
+            raise
+        raise InvalidTask(f"task {number}: {error.field}", error.problem) from None
+
+
+# -- what was submitted
+
+
+def read_submissions(scope: Scope, task_instance: TaskInstanceKey) -> Call[list[Submission]]:
+    """Everything a task instance submitted, oldest first."""
+    settings = scope.settings
+    base_url = "" if settings.is_under_way else settings.base_url
+    read = partial(submissions.read_submissions, settings.namespace, base_url, task_instance)
+    nothing: list[Submission] = []
+    return (yield from read_current(scope, read, otherwise=nothing))
+
+
+def read_current(scope: Scope, make_script: Callable[[], Script[T]], *, otherwise: T) -> Call[T]:
+    """What readers of the newest ledger know; an older one is migrated first, as what it holds is asked for, too."""
+
+    def read() -> Script[T]:
+        version = yield from ledger_schema.read_version()
+        if not version:
+            return otherwise
+        if version < submissions.SINCE:
+            raise LedgerBehind
+        return (yield from make_script())
+
+    try:
+        found: T = yield PlainTransaction(read)
+    except LedgerBehind:
+        yield from migrate_ledger(scope)
+        found = yield PlainTransaction(read)
+    return found
+
+
+# -- cancelling ----------------------------------------------------------------------------------------------------
+
+
+def cancel_tasks(task_ids: Iterable[str]) -> Call[dict[str, CancelOutcome]]:
+    """A page at a time; those that do not exist are left out."""
+    outcomes: dict[str, CancelOutcome] = {}
+    for page in cancelling.pages(canonical_ids(task_ids)):
+        outcomes |= yield Transaction(writing(partial(cancelling.cancel_tasks_in_any_ledger, task_ids=page)))
+    return outcomes
+
+
+def release_tasks(
+    scope: Scope, task_ids: Iterable[str], task_instance: TaskInstanceKey, *, try_number: int | None = None
+) -> Call[dict[str, CancelOutcome]]:
+    """Cancel what nobody else wants, now or as soon as horsies can record it."""
+    wanted = canonical_ids(task_ids)
+    release = partial(
+        cancelling.release_tasks,
+        namespace=scope.settings.namespace,
+        task_instance=task_instance,
+        task_ids=wanted,
+        try_number=try_number,
+    )
+    later = Transaction(writing(partial(release, later=True)))
+    outcomes: dict[str, CancelOutcome]
+    if len(wanted) <= cancelling.CANCELS_AT_ONCE:
+        try:
+            outcomes = yield Transaction(writing(release))
+        except HistoryPartitionMissing:
+            outcomes = yield later
+        return outcomes
+    # First the wish as a whole, then a page at a time: whatever happens in between, somebody carries it out.
+    outcomes = yield later
+    with suppress(HistoryPartitionMissing):
+        for page in cancelling.pages(wanted):
+            outcomes |= yield Transaction(writing(partial(cancelling.carry_out_requests, ids=page)))
+    return outcomes
+
+
+# -- our own tables ------------------------------------------------------------------------------------------------
+
+
+def migrate_ledger(scope: Scope, *, by_hand: bool = False) -> Call[list[Migration]]:
+    """Create or migrate the airflow_horsies tables; what was applied.
+
+    :param by_hand: also where the settings leave the moment to somebody.
+    """
+    if scope.ledger_is_current:
+        return []
+    # Nothing is created in a database that is not horsies'.
+    yield Transaction(writing(_do_nothing))
+    migrates = by_hand or scope.settings.migrates
+    try:
+        applied = yield from _migrate_in_the_end(
+            ledger_schema.migrate if migrates else ledger_schema.require_migrated, seconds=scope.migrate_seconds
+        )
+    except AccessDenied as error:
+        raise AccessDenied(f"{error}\n{_grants(scope.settings)}") from error
+    scope.ledger_is_current = True
+    for migration in applied:
+        log.info("Migrated the airflow_horsies tables to version %s (%s).", migration.version, migration.name)
+    return applied
+
+
+def _migrate_in_the_end(make_script: Callable[[], Script[list[Migration]]], *, seconds: float) -> Call[list[Migration]]:
+    """Again and again while somebody else reads the tables for long, as pg_dump does."""
+    backoff = Backoff(FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS)
+    gives_up_at = time.monotonic() + seconds
+    while True:
+        try:
+            applied: list[Migration] = yield PlainTransaction(make_script, limits=MIGRATION_LIMITS)
+            return applied
+        except DatabaseBusy as error:
+            pause_seconds = backoff.next_pause()
+            if time.monotonic() + pause_seconds > gives_up_at:
+                raise
+            log.warning("Migrating the airflow_horsies tables again in %.1f s: %s", pause_seconds, error)
+        yield Pause(pause_seconds)
+
+
+def _do_nothing(wire: Wire) -> Script[None]:
+    return
+    yield
+
+
+def _grants(settings: ClientSettings) -> str:
+    args = settings.database.connect_args
+    user, database = args.get("user", "the user of this connection"), args.get("dbname", "the database")
+    return (
+        "The tables of this provider live in the Postgres schema airflow_horsies. Either let a user who may create "
+        "schemas run 'airflow horsies db migrate' once and grant\n"
+        f'  GRANT USAGE ON SCHEMA airflow_horsies TO "{user}";\n'
+        f'  GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA airflow_horsies TO "{user}";\n'
+        "or let this user create it:\n"
+        f'  GRANT CREATE ON DATABASE "{database}" TO "{user}";'
+    )
+
+
+def canonical_ids(task_ids: Iterable[str]) -> list[str]:
+    """Each id once, in its canonical text."""
+    if isinstance(task_ids, str):
+        raise InvalidTask("task_ids", "must be a list of ids, not one string")
+    return list(dict.fromkeys(require_task_id(task_id) for task_id in task_ids))

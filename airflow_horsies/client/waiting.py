@@ -1,0 +1,166 @@
+"""The synchronous wait: listen, read, wait with a bound, read again.
+
+The hub does the same for an event loop; ``tests/integration/test_waiting.py`` holds both to one set of rules.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Protocol
+
+from airflow_horsies.client.settings import ClientSettings
+from airflow_horsies.core.task import TaskState, TaskView
+from airflow_horsies.db.backoff import Backoff
+from airflow_horsies.db.listener import Listener
+from airflow_horsies.exceptions import PASSING_ERRORS, HorsiesError, WaitTimeout
+from airflow_horsies.ledger.cancelling import CANCELS_AT_ONCE
+from airflow_horsies.wire.known import WireScript
+from airflow_horsies.wire.reading import read_waited_for
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 30.0
+# How often somebody who follows tasks has a turn.
+FOLLOW_SECONDS = 2.0
+FIRST_RETRY_SECONDS = 0.5
+MAX_RETRY_SECONDS = 15.0
+# Pages of tasks that are to be cancelled, each time everything is read again.
+MOST_REQUEST_PAGES = 10
+
+
+class Waiting(Protocol):
+    """What the wait needs of a client."""
+
+    @property
+    def settings(self) -> ClientSettings: ...
+    def read(self, make_script: WireScript[dict[str, TaskState]], /) -> dict[str, TaskState]: ...
+    def read_tasks(self, task_ids: Sequence[str], /) -> dict[str, TaskView]: ...
+    def carry_out_requests(self) -> int: ...
+
+
+def wait(
+    client: Waiting,
+    wanted: Sequence[str],
+    *,
+    timeout_seconds: float | None,
+    poll_seconds: float,
+    until: Callable[[Mapping[str, TaskState]], bool] | None,
+    meanwhile: Callable[[], None] | None,
+) -> list[TaskView]:
+    """Return the tasks in the order asked for, once all have ended or ``until`` holds for the states of those that
+    have; WaitTimeout when the time is up."""
+    deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+    remaining = _Remaining(client, wanted, until)
+    backoff = Backoff(FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS)
+    while remaining.ids:
+        try:
+            with ExitStack() as opened:
+                # Listen first and read second: what ends in between is then read or heard, never missed.
+                database = client.settings.database
+                listener = opened.enter_context(Listener(database)) if client.settings.listens else None
+                rest = _Rest(listener, meanwhile)
+                remaining.read(remaining.ids)
+                read_all_at = time.monotonic() + poll_seconds
+                while remaining.ids:
+                    left = max(read_all_at - time.monotonic(), 0)
+                    heard = rest.until_heard(remaining.ids, _pause(left, deadline, remaining.ids))
+                    # Only what was heard of, as reading all of a large batch at each end would take all the time.
+                    if not heard or time.monotonic() >= read_all_at:
+                        _carry_out_requests(client)
+                        heard, read_all_at = set(remaining.ids), time.monotonic() + poll_seconds
+                    remaining.read(heard)
+                    backoff.reset()
+        except PASSING_ERRORS as error:
+            time.sleep(_retry_pause(error, backoff.next_pause(), deadline))
+    found = client.read_tasks(wanted)
+    return [found[task_id] for task_id in wanted]
+
+
+def wait_timeout(waiting: Collection[str]) -> WaitTimeout:
+    return WaitTimeout(
+        f"{len(waiting)} task(s) had not ended in time, {min(waiting)} among them. They go on. Run "
+        "'airflow horsies check' to see whether a live worker serves their queue.",
+        task_id=min(waiting),
+    )
+
+
+class _Remaining:
+    """The tasks that are still waited for."""
+
+    def __init__(
+        self, client: Waiting, wanted: Sequence[str], until: Callable[[Mapping[str, TaskState]], bool] | None
+    ) -> None:
+        self.ids = set(wanted)
+        self._client = client
+        self._until = until
+        self._ended: dict[str, TaskState] = {}
+
+    def read(self, ids: Collection[str]) -> None:
+        """Nothing remains once all have ended or the caller has seen enough."""
+        states = self._client.read(partial(read_waited_for, ids=ids))
+        self._ended.update((task_id, state) for task_id, state in states.items() if state.is_terminal)
+        self.ids.difference_update(self._ended)
+        if self._until is not None and self._until(self._ended):
+            self.ids.clear()
+
+
+class _Rest:
+    """The time between two reads; every other second somebody else has a turn, however often a task ends."""
+
+    def __init__(self, listener: Listener | None, meanwhile: Callable[[], None] | None) -> None:
+        self._listener = listener
+        self._meanwhile = meanwhile
+        self._turn = time.monotonic() + FOLLOW_SECONDS
+
+    def until_heard(self, waiting: set[str], seconds: float) -> set[str]:
+        """Those of the tasks that are heard to have ended; none when the time is up."""
+        end = time.monotonic() + seconds
+        while True:
+            now = time.monotonic()
+            if self._meanwhile is not None and now >= self._turn:
+                self._meanwhile()
+                self._turn = time.monotonic() + FOLLOW_SECONDS
+            if now >= end:
+                return set()
+            pause = max((end if self._meanwhile is None else min(end, self._turn)) - time.monotonic(), 0)
+            heard = self._listener.wait(pause) if self._listener else _sleep(pause)
+            if heard & waiting:
+                return heard & waiting
+
+
+def _carry_out_requests(client: Waiting) -> None:
+    """Cancel what could not be cancelled when that was asked for; who waits does so for something else."""
+    try:
+        for _ in range(MOST_REQUEST_PAGES):
+            if client.carry_out_requests() < CANCELS_AT_ONCE:
+                break
+    except HorsiesError as error:
+        log.warning("Requested cancels are not carried out yet: %s", error)
+
+
+def _sleep(seconds: float) -> set[str]:
+    """Waiting without a listener: nothing is heard."""
+    time.sleep(seconds)
+    return set()
+
+
+def _pause(poll_seconds: float, deadline: float | None, waiting: Collection[str]) -> float:
+    """How long to listen before reading again; WaitTimeout when the time is up."""
+    if deadline is None:
+        return poll_seconds
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise wait_timeout(waiting)
+    return min(poll_seconds, left)
+
+
+def _retry_pause(error: HorsiesError, seconds: float, deadline: float | None) -> float:
+    """How long to wait before connecting again; the error itself when the time is up."""
+    if deadline is not None and time.monotonic() + seconds > deadline:
+        raise error
+    log.warning("The database cannot be read while waiting. Trying again in %.1f s: %s", seconds, error)
+    return seconds

@@ -1,0 +1,130 @@
+"""Which task instance submitted which task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+
+from airflow_horsies.core.task import TaskState
+from airflow_horsies.core.validation import require_int, require_text
+from airflow_horsies.exceptions import TaskNotFound
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskInstanceKey:
+    """An Airflow task instance; ``map_index`` is -1 where it is not mapped."""
+
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int = -1
+
+    def __post_init__(self) -> None:
+        for name in ("dag_id", "run_id", "task_id"):
+            require_text(name, getattr(self, name))
+        require_int("map_index", self.map_index, -1, 2**31 - 1)
+
+    def __str__(self) -> str:
+        mapped = "" if self.map_index < 0 else f"[{self.map_index}]"
+        return f"{self.dag_id}.{self.task_id}{mapped} of run {self.run_id}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AirflowTry:
+    """
+    What Airflow records of the try that submits; it tells a retry from a clear, and a DAG run from one made again.
+
+    :param try_number: ``ti.try_number``.
+    :param max_tries: ``ti.max_tries`` as Airflow stores it, which a clear changes and a retry does not.
+    :param clear_number: ``dag_run.clear_number``, which every clear within the run raises.
+    :param run_started_at: ``dag_run.start_date``.
+    :param run_key: a value that Airflow keeps as long as the DAG run exists; None where there is none.
+    :param namespace: the namespace in which the first try submitted, where Airflow keeps it.
+    """
+
+    try_number: int
+    max_tries: int = 0
+    clear_number: int = 0
+    run_started_at: datetime | None = None
+    run_key: str | None = None
+    namespace: str | None = None
+
+    def __post_init__(self) -> None:
+        require_int("try_number", self.try_number, 1, 2**31 - 1)
+        require_int("clear_number", self.clear_number, 0, 2**31 - 1)
+
+    @property
+    def life_key(self) -> tuple[str | int | None, ...]:
+        """The same for all tries of a life, and only for them."""
+        began = self.run_started_at
+        run = self.run_key or (None if began is None else began.astimezone(UTC).isoformat())
+        return run, self.clear_number, self.max_tries
+
+
+class SubmitOutcome(StrEnum):
+    """How a submission came by its task."""
+
+    SENT = "SENT"
+    REATTACHED = "REATTACHED"
+    ADOPTED = "ADOPTED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """Which task instance sent which horsies task."""
+
+    horsies_task_id: str
+    namespace: str
+    task_instance: TaskInstanceKey
+    position: int
+    life: int
+    round: int
+    try_number: int
+    task_name: str
+    queue: str
+    good_until: datetime | None
+    submitted_at: datetime
+    # Whether it is of the newest life, the item's newest round, and still asked for.
+    is_latest: bool = True
+    # The deployment that submitted; empty where it has no address.
+    base_url: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmitResult:
+    """One submitted task: its id, how it came about, and its state at that moment."""
+
+    task_id: str
+    outcome: SubmitOutcome
+    state: TaskState
+    life: int
+    round: int
+    position: int = 0
+
+
+def latest_task_ids(submissions: Iterable[Submission]) -> list[str]:
+    """What a task instance submitted last, in the order in which it asked for it."""
+    latest = sorted((each for each in submissions if each.is_latest), key=lambda each: each.position)
+    return [each.horsies_task_id for each in latest]
+
+
+def batch_task_ids(submissions: Iterable[Submission], *, life: int | None, size: int | None) -> list[str]:
+    """
+    The tasks of a batch in the order of its items: exactly those, or an error.
+
+    :param life: the life that submitted them; None where an older release did not say, and takes the newest.
+    :param size: how many there are; None where an older release did not say.
+    """
+    latest = {each.position: each for each in submissions if each.is_latest and life in (None, each.life)}
+    expected = len(latest) if size is None else size
+    if not expected or sorted(latest) != list(range(expected)):
+        wanted = "at least one" if size is None else str(size)
+        raise TaskNotFound(
+            f"{len(latest)} items of the batch were found in the airflow_horsies tables, where {wanted} had been sent. "
+            "The task instance was cleared since, records are past their retention, or the connection leads to "
+            "another database. Their outcome is unknown; clear the task instance to run them again",
+            task_id=latest[min(latest)].horsies_task_id if latest else "(none)",
+        )
+    return [latest[position].horsies_task_id for position in range(expected)]

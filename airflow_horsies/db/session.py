@@ -1,0 +1,87 @@
+"""One synchronous connection that outlives its losses."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from typing import Any
+
+from airflow_horsies.db.backoff import jittered
+from airflow_horsies.db.connection import Database
+from airflow_horsies.db.driver import T, open_pipeline, run
+from airflow_horsies.db.errors import DRIVER_ERRORS, asks_for_rerun, needs_new_connection
+from airflow_horsies.db.limits import Limits
+from airflow_horsies.db.statement import Script
+
+RERUN_PAUSES_SECONDS = (0.2, 2.0)
+
+
+class Session:
+    """One synchronous connection, opened when first needed and opened anew when it was lost.
+
+    :param limits: what the server keeps for each statement; whoever hangs up leaves nothing behind that waits longer.
+    """
+
+    def __init__(self, database: Database, *, limits: Limits | None = None) -> None:
+        self.database = database
+        self._limits = limits
+        self._connection: Any = None
+
+    def run(self, make_script: Callable[[], Script[T]], *, pipelined: bool = False) -> T:
+        """Run a script in one transaction, and again from the start when it was cut short.
+
+        A connection that breaks during the commit leaves open whether it happened, so every script must come to the
+        same end when it is run after itself.
+
+        :param pipelined: go to the server only when the script looks at rows. Not for texts of several commands.
+        """
+        with self.database.translated():
+            for pause_seconds in (*RERUN_PAUSES_SECONDS, None):
+                connection = self._open()
+                try:
+                    with open_pipeline(connection) if pipelined else nullcontext() as pipeline:
+                        outcome = run(connection, self._limited(make_script()), pipeline)
+                        connection.commit()
+                    return outcome
+                except DRIVER_ERRORS as error:
+                    _roll_back(connection)
+                    if needs_new_connection(error, connection):
+                        self.close()
+                    if pause_seconds is None or not asks_for_rerun(error, connection):
+                        raise
+                    time.sleep(jittered(pause_seconds))
+                except BaseException:
+                    _roll_back(connection)
+                    raise
+        raise AssertionError("the last run returns or raises")
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(*DRIVER_ERRORS):
+                connection.close()
+
+    def hang_up(self) -> None:
+        """Called on another thread: who waits on the connection for an answer waits no longer."""
+        connection = self._connection
+        if connection is not None:
+            with suppress(OSError, *DRIVER_ERRORS), socket.socket(fileno=os.dup(connection.fileno())) as wire:
+                wire.shutdown(socket.SHUT_RDWR)
+
+    def _limited(self, script: Script[T]) -> Script[T]:
+        if self._limits is not None:
+            yield self._limits.statement
+        return (yield from script)
+
+    def _open(self) -> Any:
+        if self._connection is None:
+            self._connection = self.database.connect()
+        return self._connection
+
+
+def _roll_back(connection: Any) -> None:
+    with suppress(*DRIVER_ERRORS):
+        connection.rollback()

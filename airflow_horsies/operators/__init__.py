@@ -1,0 +1,10 @@
+"""Operators: send tasks to horsies, wait for them, and tell Airflow how they ended."""
+
+from __future__ import annotations
+
+from airflow_horsies.operators.base import HorsiesTaskOperator
+from airflow_horsies.operators.batch import HorsiesBatchOperator
+from airflow_horsies.operators.cancel import HorsiesCancelOperator
+from airflow_horsies.operators.task import XCOM_TASK_ID, HorsiesOperator
+
+__all__ = ["XCOM_TASK_ID", "HorsiesBatchOperator", "HorsiesCancelOperator", "HorsiesOperator", "HorsiesTaskOperator"]

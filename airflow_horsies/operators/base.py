@@ -1,0 +1,504 @@
+"""What the operators that send horsies tasks have in common: submit, wait inline, then defer or go on waiting."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any, ClassVar, Literal, NoReturn, assert_never
+
+from airflow.providers.common.compat.sdk import AirflowTaskTimeout, BaseOperator, conf
+
+from airflow_horsies.airflow_instance import airflow_try, instance_of, read_state
+from airflow_horsies.client.client import Client
+from airflow_horsies.core.cluster import is_unserved
+from airflow_horsies.core.spec import DEFAULT_QUEUE, RetryPolicy, TaskSpec
+from airflow_horsies.core.submission import SubmitOutcome, SubmitResult, latest_task_ids
+from airflow_horsies.core.task import AttemptRecord, CancelOutcome, TaskState, TaskView
+from airflow_horsies.core.validation import require_error_code
+from airflow_horsies.core.wording import describe_attempts
+from airflow_horsies.exceptions import HorsiesError, InvalidTask, QueueNotServed, TaskNotFound, WaitTimeout
+from airflow_horsies.hook import HorsiesHook
+from airflow_horsies.links import HorsiesAttemptsLink
+from airflow_horsies.operators.outcomes import TaskTimedOut
+from airflow_horsies.operators.rendering import duration, instant, is_final, plain_policy, policy_of, whole_number
+from airflow_horsies.triggers.base import HorsiesTrigger, Reason
+from airflow_horsies.triggers.holding import mark_deferral
+from airflow_horsies.triggers.task_log import StoredSeen, TaskLog, load_seen, store_seen
+
+MAX_LOGGED_ITEMS = 100
+ATTEMPTS_LINK = HorsiesAttemptsLink()
+LET_GO_SECONDS = 30.0
+# Airflow kills the process five seconds after it told it to end.
+KILL_SECONDS = 4.7
+RETRY_SECONDS = 0.5
+
+WhenEndedBadly = Literal["fail", "skip"]
+
+
+class HorsiesTaskOperator(BaseOperator):
+    """
+    What the operators that send horsies tasks have in common; use one of its subclasses.
+
+    :param task_name: the name under which the task is registered on the workers.
+    :param queue: the horsies queue. It is not Airflow's queue of the same name, which stays as it is.
+    :param horsies_queue: the same, and stronger; use it in ``partial()`` with an executor that has queues of its own.
+    :param priority: 1 (first) to 100 (last), within the queue.
+    :param retry_policy: when horsies runs a failed attempt again: a RetryPolicy of airflow_horsies.models, or a dict of
+        its values. One of Airflow's own retry policies is left to Airflow.
+    :param horsies_retry_policy: the same for horsies alone; use it in ``partial()``, or beside one of Airflow's.
+    :param good_until: a task not started by then expires: a datetime with time zone, a timedelta from the submission,
+        or ``"dag_run_deadline"`` for the end of the DAG's ``dagrun_timeout``.
+    :param delay: earliest start, counted from the submission.
+    :param timeout: the worker ends an attempt that runs longer.
+    :param retention: how long horsies keeps the finished task: a retention class, or ``forever``. Without one, the
+        class that the workers have mapped the queue to, or 30 days.
+    :param retain_input: keep the arguments with the finished task too, up to 64 KiB, so that the UI can show those of a
+        large batch; leave it off where they are secret. horsies before 0.5 keeps them always.
+    :param wait_for_completion: False sends and returns the task's id.
+    :param inline_wait: how long to wait before deferring; a short task then costs no deferral.
+    :param deferrable: wait in the triggerer, holding no worker slot; recommended. Default: Airflow's own setting.
+    :param on_expired: ``fail`` or ``skip`` the Airflow task when the horsies task expired.
+    :param on_cancelled: ``fail`` or ``skip`` it when somebody cancelled the horsies task.
+    :param cancel_on_kill: cancel the horsies task when the Airflow task is killed, marked or cleared.
+    :param fail_fast_codes: error codes after which Airflow does not try again either.
+    :param queue_timeout: fail when the task has not started by then and no live worker serves its queue.
+    :param show_logs: show what the task logs and prints, and how far it is, in the log of the Airflow task while it
+        runs; needs a worker of ``airflow_horsies.worker``.
+    :param horsies_conn_id: the connection to horsies' database.
+    """
+
+    template_fields: Sequence[str] = (
+        "task_name",
+        "horsies_queue",
+        "priority",
+        "horsies_retry_policy",
+        "good_until",
+        "delay",
+        "timeout",
+        "retention",
+    )
+    template_fields_renderers: ClassVar[dict[str, str]] = {"horsies_retry_policy": "json"}
+    operator_extra_links = (ATTEMPTS_LINK,)
+    ui_color = "#e8f1e4"
+    numbers_tasks: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        *,
+        task_name: str,
+        queue: str = DEFAULT_QUEUE,
+        horsies_queue: str | None = None,
+        priority: int = 100,
+        retry_policy: RetryPolicy | Mapping[str, Any] | Any = None,
+        horsies_retry_policy: RetryPolicy | Mapping[str, Any] | None = None,
+        good_until: datetime | timedelta | str | None = None,
+        delay: timedelta | None = None,
+        timeout: timedelta | None = None,
+        retention: str | None = None,
+        retain_input: bool = False,
+        wait_for_completion: bool = True,
+        inline_wait: timedelta = timedelta(seconds=5),
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        on_expired: WhenEndedBadly = "fail",
+        on_cancelled: WhenEndedBadly = "fail",
+        cancel_on_kill: bool = True,
+        fail_fast_codes: Collection[str] = (),
+        queue_timeout: timedelta | None = None,
+        show_logs: bool = True,
+        horsies_conn_id: str = HorsiesHook.default_conn_name,
+        **base: Any,
+    ) -> None:
+        if hasattr(retry_policy, "evaluate"):
+            base["retry_policy"] = retry_policy
+            retry_policy = None
+        super().__init__(**base)
+        self.task_name = task_name
+        # A mapped operator is given Airflow's default queue for want of another.
+        given_queue = DEFAULT_QUEUE if queue == conf.get("operators", "default_queue") else queue
+        self.horsies_queue = horsies_queue or given_queue
+        self.priority = priority
+        self.horsies_retry_policy: Any = plain_policy(horsies_retry_policy or retry_policy)
+        self.good_until = good_until
+        self.delay = delay
+        self.timeout = timeout
+        self.retention = retention
+        self.retain_input = retain_input
+        self.wait_for_completion = wait_for_completion
+        self.inline_wait = inline_wait
+        self.deferrable = deferrable
+        self.on_expired = on_expired
+        self.on_cancelled = on_cancelled
+        self.cancel_on_kill = cancel_on_kill
+        self.fail_fast_codes = sorted(fail_fast_codes)
+        self.queue_timeout = queue_timeout
+        self.show_logs = show_logs
+        self.horsies_conn_id = horsies_conn_id
+        self._sent_ids: list[str] = []
+        self._instance: Any = None
+        self._life = 0
+        self._try_number: int | None = None
+        self._conn_id: str | None = None
+        self._namespace: str | None = None
+        self._queue_deadline: datetime | None = None
+        self._is_undisturbed = False
+        self._was_told_to_end = False
+        self._task_log: TaskLog | None = None
+        self._validate_whatis_final()
+
+    def execute(self, context: Any) -> Any:
+        specs = self._specs(context)
+        deadline = self._deadline(context)
+        with self._client() as client:
+            try:
+                self._submit(client, specs, context)
+                if not self.wait_for_completion:
+                    return self._ids_to_return()
+                tasks = self._wait(client, deadline)
+            except AirflowTaskTimeout as over:
+                if isinstance(over, TaskTimedOut):
+                    raise
+                # Airflow's own alarm rang first.
+                tasks = self._give_up(client)
+            if tasks is not None:
+                return self._end(client, tasks, context)
+        trigger = mark_deferral(self._trigger(context, deadline), self.executor)
+        self.defer(trigger=trigger, method_name="execute_complete")
+
+    def execute_complete(self, context: Any, event: Mapping[str, Any]) -> Any:
+        """Called with the trigger's event, which says what was waited for: code and settings may have changed since."""
+        self._instance = instance_of(context)
+        self._try_number = context["ti"].try_number
+        self._take_over(event)
+        with self._client() as client:
+            self._sent_ids = self._ids_of(client, event)
+            self._task_log = self._make_task_log(event.get("seen") or {})
+            reason = Reason(event["reason"])
+            match reason:
+                case Reason.ENDED | Reason.DECIDED:
+                    tasks = self._read_tasks(client)
+                    if self._goes_on(tasks):
+                        self._defer_again(context, event)
+                case Reason.TIMED_OUT:
+                    tasks = self._give_up(client)
+                case Reason.NOT_SERVED:
+                    tasks = self._not_served(client)
+                case Reason.NOT_FOUND:
+                    first = self._sent_ids[0] if self._sent_ids else "(none)"
+                    raise TaskNotFound(event["message"] or f"horsies no longer keeps task {first}", task_id=first)
+                case Reason.ERROR:
+                    raise HorsiesError(event["message"])
+                case _:
+                    assert_never(reason)
+            return self._end(client, tasks, context)
+
+    def on_kill(self) -> None:
+        """Airflow calls it when the process is told to end: by a person, who wants the work to stop, or in a shutdown,
+        after which the next try reattaches."""
+        if not self.cancel_on_kill:
+            return
+        if self._is_undisturbed:
+            # Another connection of this process may hold what a cancel needs, and goes on only when we return. A
+            # submission is followed by another look; a cancel is what was wanted.
+            self._was_told_to_end = True
+            return
+        self._cancel_if_given_up()
+
+    # -- what subclasses decide ------------------------------------------------------------------------------------
+
+    def _specs(self, context: Any) -> list[TaskSpec]:
+        raise NotImplementedError
+
+    def _ids_to_return(self) -> Any:
+        raise NotImplementedError
+
+    def _finish(self, client: Client, tasks: Sequence[TaskView], context: Any) -> Any:
+        raise NotImplementedError
+
+    def _trigger(self, context: Any, deadline: datetime | None) -> HorsiesTrigger:
+        raise NotImplementedError
+
+    def _ids_of(self, client: Client, event: Mapping[str, Any]) -> list[str]:
+        """The tasks that were waited for, all of them; an error where some cannot be found."""
+        ids = list(event["task_ids"])
+        if not ids:
+            raise HorsiesError("the trigger's event names no horsies task, though it waited for one")
+        return ids
+
+    def _is_decided(self, ended: Mapping[str, TaskState]) -> bool:
+        return False
+
+    def _take_over(self, event: Mapping[str, Any]) -> None:
+        """What was agreed when the tasks were sent counts, whatever the DAG says now."""
+        self._conn_id = event.get("horsies_conn_id") or self.horsies_conn_id
+        self._namespace = event.get("namespace")
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _client(self) -> Client:
+        return HorsiesHook(self._conn_id or self.horsies_conn_id, namespace=self._namespace).client
+
+    def _goes_on(self, tasks: Sequence[TaskView]) -> bool:
+        """Whether there is still something to wait for, though the trigger fired."""
+        ended = {task.id: task.state for task in tasks if task.state.is_terminal}
+        return len(ended) < len(tasks) and not self._is_decided(ended)
+
+    def _defer_again(self, context: Any, event: Mapping[str, Any]) -> NoReturn:
+        deadline = event.get("deadline")
+        trigger = self._trigger(context, datetime.fromisoformat(deadline) if deadline else None)
+        self.defer(trigger=mark_deferral(trigger, self.executor), method_name="execute_complete")
+        raise AssertionError("defer raises")
+
+    def _waiting_for(self, deadline: datetime | None) -> dict[str, Any]:
+        """What every trigger is told."""
+        queue_deadline = self._queue_deadline
+        return {
+            "task_instance": asdict(self._instance),
+            "namespace": self._namespace,
+            "horsies_conn_id": self._conn_id or self.horsies_conn_id,
+            "deadline": None if deadline is None else deadline.isoformat(),
+            "queue_deadline": None if queue_deadline is None else queue_deadline.isoformat(),
+            "cancel_on_kill": self.cancel_on_kill,
+            "seen": self._stored_seen(),
+        }
+
+    def _spec(self, context: Any, kwargs: Mapping[str, Any], **more: Any) -> TaskSpec:
+        return TaskSpec(
+            task_name=self.task_name,
+            kwargs=kwargs,
+            queue=self.horsies_queue,
+            priority=whole_number("priority", self.priority),
+            retry_policy=policy_of(self.horsies_retry_policy),
+            good_until=instant(self.good_until, context),
+            delay=duration("delay", self.delay),
+            timeout=duration("timeout", self.timeout),
+            retention=self.retention,
+            retain_rerun_input=self.retain_input,
+            **more,
+        )
+
+    def _validate_whatis_final(self) -> None:
+        """Mistakes in values that hold no template are found when the DAG is parsed."""
+        for name in ("on_expired", "on_cancelled"):
+            if getattr(self, name) not in ("fail", "skip"):
+                raise InvalidTask(name, f"must be 'fail' or 'skip', not {getattr(self, name)!r}")
+        for code in self.fail_fast_codes:
+            require_error_code("fail_fast_codes", code)
+        final: dict[str, Any] = {
+            "task_name": self.task_name,
+            "queue": self.horsies_queue,
+            "priority": self.priority,
+            "retry_policy": self.horsies_retry_policy,
+            "delay": self.delay,
+            "timeout": self.timeout,
+            "retention": self.retention,
+            "good_until": self.good_until if isinstance(self.good_until, datetime) else None,
+        }
+        given: dict[str, Any] = {name: value for name, value in final.items() if value is not None and is_final(value)}
+        if "retry_policy" in given:
+            given["retry_policy"] = policy_of(given["retry_policy"])
+        TaskSpec(**{"task_name": "to be rendered", **given})
+
+    def _deadline(self, context: Any) -> datetime | None:
+        if self.execution_timeout is None:
+            return None
+        started: datetime = context["ti"].start_date or datetime.now(UTC)
+        return started + self.execution_timeout
+
+    def _submit(self, client: Client, specs: Sequence[TaskSpec], context: Any) -> None:
+        self._instance = instance_of(context)
+        self._try_number = context["ti"].try_number
+        with self._undisturbed():
+            tried = airflow_try(context, namespace=client.namespace)
+            client.stay_in(tried.namespace)
+            sent = client.submit_tasks(specs, self._instance, tried)
+            self._sent_ids = [each.task_id for each in sent]
+            self._life = max((each.life for each in sent), default=0)
+            self._namespace = client.namespace
+        if self._was_told_to_end:
+            self._cancel_if_given_up()
+        if self.queue_timeout is not None:
+            self._queue_deadline = datetime.now(UTC) + self.queue_timeout
+        ATTEMPTS_LINK.push(context)
+        self._announce(context, sent)
+        self._task_log = self._make_task_log({})
+
+    def _announce(self, context: Any, sent: Sequence[SubmitResult]) -> None:
+        for each in sent[:MAX_LOGGED_ITEMS]:
+            match each.outcome:
+                case SubmitOutcome.SENT:
+                    said = f"Sent to horsies queue {self.horsies_queue} as task {each.task_id}"
+                case SubmitOutcome.REATTACHED:
+                    said = f"Reattached to task {each.task_id}, which is {each.state}"
+                case SubmitOutcome.ADOPTED:
+                    said = f"Adopted task {each.task_id}, which completed before Airflow heard of it"
+            self.log.info("%s (life %s, round %s)", said, each.life, each.round)
+        if self.horsies_retry_policy and self.retries:
+            self.log.info(
+                "Both retry: horsies up to %s time(s) for %s, and Airflow up to %s time(s) around that",
+                self.horsies_retry_policy["max_retries"],
+                ", ".join(self.horsies_retry_policy["auto_retry_for"]),
+                self.retries,
+            )
+
+    def _wait(self, client: Client, deadline: datetime | None) -> list[TaskView] | None:
+        """The tasks once they have ended, or None when it is time to defer."""
+        meanwhile = None if self._task_log is None else partial(self._task_log.follow, client)
+        defer_at = datetime.now(UTC) + self.inline_wait if self.deferrable else None
+        while True:
+            instants = [instant for instant in (defer_at, deadline, self._queue_deadline) if instant is not None]
+            left = (min(instants) - datetime.now(UTC)).total_seconds() if instants else None
+            try:
+                return client.wait(
+                    self._sent_ids,
+                    timeout_seconds=None if left is None else max(left, 0),
+                    until=self._is_decided,
+                    meanwhile=meanwhile,
+                )
+            except WaitTimeout:
+                now = datetime.now(UTC)
+            if deadline is not None and now >= deadline:
+                return self._give_up(client)
+            if self._queue_deadline is not None and now >= self._queue_deadline:
+                self._queue_deadline = None
+                if self._waits_unserved(client):
+                    return self._not_served(client)
+            if defer_at is not None and now >= defer_at:
+                return None
+
+    def _end(self, client: Client, tasks: Sequence[TaskView], context: Any) -> Any:
+        if self._task_log is not None:
+            cancelled = [task.id for task in tasks if task.state is TaskState.CANCELLED]
+            self._task_log.finish(client, cancelled=cancelled)
+        return self._finish(client, tasks, context)
+
+    def _make_task_log(self, seen: StoredSeen) -> TaskLog | None:
+        if not self.show_logs:
+            return None
+        return TaskLog(self.log, self._sent_ids, load_seen(seen), numbered=self.numbers_tasks)
+
+    def _stored_seen(self) -> StoredSeen | None:
+        return None if self._task_log is None else store_seen(self._task_log.seen)
+
+    def _read_tasks(self, client: Client) -> list[TaskView]:
+        found = client.read_tasks(self._sent_ids)
+        for task_id in self._sent_ids:
+            if task_id not in found:
+                raise TaskNotFound(
+                    f"horsies does not have task {task_id}, which this task instance sent: it is past its retention, "
+                    f"or {client.settings.name} leads to another database since. Its outcome is unknown",
+                    task_id=task_id,
+                )
+        return [found[task_id] for task_id in self._sent_ids]
+
+    def _waits_unserved(self, client: Client) -> bool:
+        queues, now = client.read_queues(), datetime.now(UTC)
+        return any(is_unserved(task, queues, now) for task in client.read_tasks(self._sent_ids).values())
+
+    def _give_up(self, client: Client) -> list[TaskView]:
+        """The time is up: what has not ended is cancelled; tasks that have all ended are as good as in time."""
+        tasks, problem = self._let_go_unless_ended(client)
+        if tasks is not None:
+            return tasks
+        if self._task_log is not None:
+            self._task_log.finish(client, cancelled=self._sent_ids)
+        first = self._sent_ids[0] if self._sent_ids else "(none)"
+        raise TaskTimedOut(
+            f"{len(self._sent_ids)} horsies task(s), {first} first, had not ended when the execution_timeout "
+            f"of {self.execution_timeout} was over, and {problem or 'were cancelled'}",
+            task_id=first,
+        )
+
+    def _not_served(self, client: Client) -> list[TaskView]:
+        tasks, problem = self._let_go_unless_ended(client)
+        if tasks is not None:
+            return tasks
+        raise QueueNotServed(
+            f"no live horsies worker serves the queue {self.horsies_queue!r}, and {len(self._sent_ids)} task(s), "
+            f"{self._sent_ids[0]} first, waited there for {self.queue_timeout} and {problem or 'were cancelled'}. "
+            "'airflow horsies check' shows who serves what",
+            task_id=self._sent_ids[0],
+            queue=self.horsies_queue,
+        )
+
+    def _let_go_unless_ended(self, client: Client) -> tuple[list[TaskView] | None, str | None]:
+        """The tasks, if there is nothing left to wait for; else what kept them from being cancelled, if anything."""
+        cancelled_before: set[str] = set()
+        with suppress(HorsiesError):
+            tasks = self._read_tasks(client)
+            if tasks and not self._goes_on(tasks):
+                return tasks, None
+            cancelled_before = {task.id for task in tasks if task.state is TaskState.CANCELLED}
+        problem = self._let_go(client, try_number=self._try_number)
+        if problem is None and self._sent_ids:
+            tasks = self._read_tasks(client)
+            if all(task.state is not TaskState.CANCELLED or task.id in cancelled_before for task in tasks):
+                return tasks, None
+        return None, problem
+
+    def _let_go(self, client: Client, *, try_number: int | None, seconds: float = LET_GO_SECONDS) -> str | None:
+        """Cancel what nobody else wants; what keeps it from being done now, if anything does.
+
+        :param try_number: this try, if it lets go of its own accord and not by a person's wish.
+        """
+        give_up = time.monotonic() + seconds
+        with self._undisturbed():
+            while True:
+                try:
+                    ids = self._sent_ids or latest_task_ids(client.read_submissions(self._instance))
+                    self._sent_ids = ids
+                    released = client.release_tasks(ids, self._instance, try_number=try_number) if ids else {}
+                except HorsiesError as error:
+                    if time.monotonic() + RETRY_SECONDS > give_up:
+                        return f"could not be cancelled, so that they go on: {error}"
+                    time.sleep(RETRY_SECONDS)
+                else:
+                    return _problem_of(set(released.values()))
+
+    @contextmanager
+    def _undisturbed(self) -> Iterator[None]:
+        """A kill does not come in between."""
+        before, self._is_undisturbed = self._is_undisturbed, True
+        try:
+            yield
+        finally:
+            self._is_undisturbed = before
+
+    def _cancel_if_given_up(self) -> None:
+        give_up = time.monotonic() + KILL_SECONDS
+        state = None if self._instance is None else read_state(self._instance)
+        if state is None:
+            self.log.warning("Airflow does not say why this process is told to end: its horsies tasks go on")
+        elif not state.is_given_up:
+            self.log.info("The process is told to end, the task instance is not: its horsies tasks go on")
+        else:
+            problem = self._let_go_now(give_up - time.monotonic())
+            if problem is not None:
+                self.log.error("Told to end; the horsies tasks %s", problem)
+
+    def _let_go_now(self, seconds: float) -> str | None:
+        try:
+            with self._client() as client:
+                return self._let_go(client, try_number=None, seconds=seconds)
+        except HorsiesError as error:
+            return f"could not be cancelled, so that they go on: {error}"
+
+    def _log_attempts(self, client: Client, task: TaskView) -> None:
+        records: Sequence[AttemptRecord] = ()
+        try:
+            records = client.read_attempts([task.id]).get(task.id, ())
+        except HorsiesError as error:
+            self.log.warning("What workers told of the attempts cannot be read: %s", error)
+        for line in describe_attempts(task, records):
+            self.log.info("Task %s, %s", task.id, line)
+
+
+def _problem_of(outcomes: Collection[CancelOutcome]) -> str | None:
+    if CancelOutcome.REQUESTED in outcomes:
+        return "will be cancelled as soon as horsies can record that"
+    if CancelOutcome.STILL_WANTED in outcomes:
+        return "go on, as a later try or another task instance waits for them"
+    return None

@@ -1,0 +1,121 @@
+"""What horsies tasks write while they run, in the log of the Airflow task that waits for them."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from airflow_horsies.client.client import Client
+from airflow_horsies.core.log import LogCursor, LogLine, Progress, TaskNews, lines_of_each
+from airflow_horsies.core.wording import describe_progress
+from airflow_horsies.exceptions import PASSING_ERRORS, HorsiesError
+
+PROGRESS_SECONDS = 10.0
+STOP_SECONDS = 3.0
+STOP_POLL_SECONDS = 0.25
+
+StoredSeen = Mapping[str, Sequence[int]]
+
+
+class TaskLog:
+    """
+    Shows lines and progress of tasks, each line once: ``seen`` holds the last line shown of each.
+
+    :param logger: the operator's or the trigger's own.
+    :param task_ids: the tasks; ``numbered`` ones are told apart by their place among them.
+    """
+
+    def __init__(
+        self, logger: Any, task_ids: Sequence[str], seen: dict[str, LogCursor], *, numbered: bool = False
+    ) -> None:
+        self.seen = seen
+        self._log = logger
+        self._task_ids = task_ids
+        self._positions = {task_id: position for position, task_id in enumerate(task_ids)} if numbered else {}
+        self._progress: dict[str, Progress] = {}
+        self._progress_at: dict[str, float] = {}
+        self._is_readable = True
+
+    def show(self, news: Mapping[str, TaskNews]) -> None:
+        for task_id, told in news.items():
+            self._show_lines(task_id, told.lines)
+            if told.progress is not None:
+                self._show_progress(task_id, told.progress)
+
+    def follow(self, client: Client) -> None:
+        """Show what is new. Only what passes is the caller's concern: the waiting meets it, too, and tries again."""
+        if not self._is_readable:
+            return
+        try:
+            self.show(self._read(client, self._task_ids))
+        except PASSING_ERRORS:
+            raise
+        except HorsiesError as error:
+            self._is_readable = False
+            self._log.warning("What the task writes is not shown: %s", error)
+
+    def finish(self, client: Client, *, cancelled: Collection[str] = ()) -> None:
+        """Show what is left, also what those that were cancelled write as they stop."""
+        try:
+            wait_until_stopped(client, cancelled)
+            unread: Sequence[str] = self._task_ids
+            while unread:
+                news = self._read(client, unread)
+                for task_id, told in news.items():
+                    self._show_lines(task_id, told.lines)
+                unread = [each for each, told in news.items() if len(told.lines) >= lines_of_each(len(unread))]
+        except HorsiesError as error:
+            self._log.warning("What the task wrote last is not shown: %s", error)
+
+    def _read(self, client: Client, task_ids: Sequence[str]) -> dict[str, TaskNews]:
+        return client.read_news({task_id: self._cursor(task_id) for task_id in task_ids})
+
+    def _show_lines(self, task_id: str, lines: Sequence[LogLine]) -> None:
+        for line in lines:
+            if line.cursor > self._cursor(task_id):
+                self._log.log(_level(line.level), "[%s] %s", self._named(task_id, f"attempt {line.attempt}"), line.text)
+                self.seen[task_id] = line.cursor
+
+    def _show_progress(self, task_id: str, progress: Progress) -> None:
+        now = time.monotonic()
+        if now - self._progress_at.get(task_id, -PROGRESS_SECONDS) < PROGRESS_SECONDS:
+            return
+        shown = self._progress.get(task_id)
+        told = describe_progress(progress)
+        if shown is None or describe_progress(shown) != told:
+            item = f"[{self._named(task_id)}] " if self._positions else ""
+            self._log.info("%sProgress: %s", item, told)
+            self._progress[task_id] = progress
+            self._progress_at[task_id] = now
+
+    def _named(self, task_id: str, *more: str) -> str:
+        item = [f"item {self._positions[task_id]}"] if task_id in self._positions else []
+        return ", ".join([*item, *more])
+
+    def _cursor(self, task_id: str) -> LogCursor:
+        return self.seen.get(task_id, LogCursor())
+
+
+def store_seen(seen: Mapping[str, LogCursor]) -> dict[str, list[int]]:
+    """As it travels with a trigger and its event."""
+    return {task_id: [cursor.attempt, cursor.number] for task_id, cursor in seen.items()}
+
+
+def load_seen(stored: StoredSeen) -> dict[str, LogCursor]:
+    return {task_id: LogCursor(*cursor) for task_id, cursor in stored.items()}
+
+
+def wait_until_stopped(client: Client, task_ids: Collection[str]) -> None:
+    """A cancel ends a task at once; whoever runs it needs a moment to stop and to write its last lines."""
+    give_up = time.monotonic() + STOP_SECONDS
+    while task_ids and time.monotonic() < give_up:
+        records = client.read_attempts(task_ids)
+        task_ids = [task_id for task_id, told in records.items() if told[-1].finished_at is None]
+        if task_ids:
+            time.sleep(STOP_POLL_SECONDS)
+
+
+def _level(name: str) -> int:
+    return logging.getLevelNamesMapping().get(name.upper()) or logging.INFO

@@ -1,0 +1,1 @@
+"""The routes behind the pages, a module for each page."""

@@ -1,0 +1,269 @@
+"""The routes of the page over all DAGs: queues, workers, failures, activity and figures."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import Annotated, Any, Generic, TypeVar
+
+from airflow.api_fastapi.common.db.common import SessionDep
+from airflow.api_fastapi.core_api.security import GetUserDep
+from airflow.models.crypto import get_fernet
+from cryptography.fernet import InvalidToken
+from fastapi import APIRouter, HTTPException, Query, Response
+
+from airflow_horsies.client import ledger
+from airflow_horsies.client.pages import LIMITS
+from airflow_horsies.core.cluster import QueueDepth, WorkerState
+from airflow_horsies.core.paging import PageCursor
+from airflow_horsies.core.report import Report
+from airflow_horsies.core.submission import Submission, TaskInstanceKey
+from airflow_horsies.core.task import TaskView
+from airflow_horsies.core.validation import require_task_id
+from airflow_horsies.core.values import iso
+from airflow_horsies.exceptions import DatabaseBusy, InvalidTask
+from airflow_horsies.ui.access import MAY_SEE_CLUSTER, Rights, RightsDep, may_read_connection
+from airflow_horsies.ui.airflow_side import read_states
+from airflow_horsies.ui.answers import json_answer, shown_text
+from airflow_horsies.ui.clients import page_client
+from airflow_horsies.ui.routes.monitoring import is_installed
+from airflow_horsies.ui.routes.report import report_values
+from airflow_horsies.ui.statistics import Bucket, Event, attempts_over_time, events, throughput
+from airflow_horsies.ui.threads import OwnThreadRoute
+
+RECENT_TASKS = 2_000
+# Many people may have the page open; what it shows is read once for all of them in this time.
+SHARED_SECONDS = 2.0
+FAILED_WINDOW = 10_000
+FAILED_PAGE = 200
+EVENTS = 60
+REPORTS = 10
+# Some of the events are of DAGs that the user may not see, and a batch has the same one many times.
+EVENTS_LOOKED_AT = 1_000
+
+T = TypeVar("T")
+router = APIRouter(route_class=OwnThreadRoute)
+
+
+class Shared(Generic[T]):
+    """A value that is read anew when it is older than a moment."""
+
+    def __init__(self, read: Callable[[], T]) -> None:
+        self._read = read
+        self._lock = threading.Lock()
+        self._value: tuple[float, T] | None = None
+
+    def get(self) -> T:
+        if not self._lock.acquire(timeout=LIMITS.lock_seconds):
+            raise DatabaseBusy("another request waits for the horsies database")
+        try:
+            if self._value is None or time.monotonic() - self._value[0] > SHARED_SECONDS:
+                # Forgotten first, so that a failure is not answered with what was.
+                self._value = None
+                self._value = (time.monotonic(), self._read())
+            return self._value[1]
+        finally:
+            self._lock.release()
+
+
+def _read_cluster() -> tuple[list[QueueDepth], list[WorkerState], tuple[TaskView, ...], list[Report]]:
+    with page_client() as client:
+        recent = client.list_recent_tasks(limit=RECENT_TASKS)
+        return client.read_queues(), client.read_workers(), recent.tasks, ledger.list_reports(client, limit=REPORTS)
+
+
+cluster = Shared(_read_cluster)
+
+
+@router.get("/api/overview", dependencies=MAY_SEE_CLUSTER)
+def read_overview(rights: RightsDep, user: GetUserDep) -> Response:
+    """How queues and workers are, what happened last, and how attempts went."""
+    queues, workers, recent, reports = cluster.get()
+    sees_all = may_read_connection(user)
+    now = datetime.now(UTC)
+    per_minute = throughput(recent, now)
+    width, buckets = attempts_over_time(recent)
+    return json_answer(
+        {
+            "now": iso(now),
+            "queues": [_queue_values(each, per_minute.get(each.queue, 0.0)) for each in queues],
+            "workers": [_worker_values(each) for each in workers],
+            "recent_tasks": len(recent),
+            "recent_is_cut": len(recent) == RECENT_TASKS,
+            "bucket_seconds": width,
+            "buckets": [_bucket_values(each) for each in buckets],
+            "activity": _activity(recent, rights, sees_all=sees_all),
+            "can_monitor": is_installed() and sees_all,
+            "reports": [report_values(each) for each in reports] if sees_all else [],
+        }
+    )
+
+
+@router.get("/api/failures", dependencies=MAY_SEE_CLUSTER)
+def read_failures(
+    session: SessionDep,
+    rights: RightsDep,
+    before_at: Annotated[datetime | None, Query()] = None,
+    before_id: Annotated[str | None, Query(max_length=200)] = None,
+) -> Response:
+    """Task instances whose last submission failed or expired, newest first; a stretch of the past at a time."""
+    before = _cursor(before_at, before_id)
+    with page_client() as client:
+        found = client.find_failed(window=FAILED_WINDOW, limit=FAILED_PAGE, before=before)
+        own = client.deployment
+        sent = [
+            each
+            for each in client.read_submissions_of_tasks(found.ids)
+            if each.is_latest and own.owns(each) and rights.may_read(each.task_instance.dag_id)
+        ]
+        tasks = client.read_summaries([each.horsies_task_id for each in sent])
+    of_instance: dict[TaskInstanceKey, list[Submission]] = {}
+    for each in sent:
+        if each.horsies_task_id in tasks:
+            of_instance.setdefault(each.task_instance, []).append(each)
+    states = read_states(session, of_instance)
+    return json_answer(
+        {
+            "now": iso(datetime.now(UTC)),
+            "failures": [
+                {
+                    **_failure_values(failed, tasks),
+                    # None: Airflow has no such task instance any more, or it has no state yet.
+                    "exists": key in states,
+                    "airflow_state": states.get(key),
+                    "can_act": rights.may_act(key.dag_id),
+                }
+                for key, failed in of_instance.items()
+            ],
+            "searched_to": iso(found.searched_to),
+            "next": None if found.next is None else _next_values(found.next),
+        }
+    )
+
+
+def _cursor(at: datetime | None, task_id: str | None) -> PageCursor | None:
+    if at is None or task_id is None:
+        return None
+    if at.utcoffset() is None:
+        raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, "before_at: needs a time zone")
+    try:
+        given = get_fernet().decrypt(task_id.encode("ascii")).decode()
+        return PageCursor(at=at.astimezone(UTC), task_id=require_task_id(given))
+    except (InvalidTask, InvalidToken, UnicodeError):
+        raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, "before_id: must be one that was answered") from None
+    except OverflowError:
+        raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, "before_at: is out of range") from None
+
+
+def _next_values(cursor: PageCursor) -> dict[str, Any]:
+    """Sealed: the last task that was looked at may be of a DAG that the user may not see."""
+    return {"at": iso(cursor.at), "id": get_fernet().encrypt(cursor.task_id.encode()).decode()}
+
+
+def _activity(recent: Sequence[TaskView], rights: Rights, *, sees_all: bool) -> list[dict[str, Any]]:
+    newest = sorted(events(recent), key=lambda event: event.at, reverse=True)[:EVENTS_LOOKED_AT]
+    with page_client() as client:
+        own = client.deployment
+        submissions = client.read_submissions_of_tasks(list({event.task.id for event in newest}))
+    sent_by = {each.horsies_task_id: each for each in submissions}
+    shown = []
+    for event in newest:
+        submission = sent_by.get(event.task.id)
+        if submission is None:
+            # A DAG that the user may not see may have sent it, too: by a notifier, or its record is gone.
+            is_shown = sees_all
+        else:
+            is_shown = own.owns(submission) and rights.may_read(submission.task_instance.dag_id)
+        if is_shown:
+            shown.append(_event_values(event, submission))
+    return _grouped(shown)[:EVENTS]
+
+
+def _grouped(shown: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The items of a batch do the same one after the other: told once, with how many they were."""
+    grouped: list[dict[str, Any]] = []
+    for event in shown:
+        last = grouped[-1] if grouped else None
+        if last and all(last[name] == value for name, value in event.items() if name != "at"):
+            last["count"] += 1
+        else:
+            grouped.append({**event, "count": 1})
+    return grouped
+
+
+def _event_values(event: Event, submission: Submission | None) -> dict[str, Any]:
+    key = submission.task_instance if submission else None
+    return {
+        "at": iso(event.at),
+        "what": event.what,
+        "task_name": event.task.task_name,
+        "queue": event.task.queue,
+        "error_code": shown_text(event.attempt.error_code) if event.attempt else None,
+        # None: there is no record of who sent it.
+        "instance": None if key is None else _instance_values(key),
+    }
+
+
+def _failure_values(failed: Sequence[Submission], tasks: dict[str, TaskView]) -> dict[str, Any]:
+    newest = failed[0]
+    task = tasks[newest.horsies_task_id]
+    last = task.attempts[-1] if task.attempts else None
+    return {
+        **_instance_values(newest.task_instance),
+        "items": len(failed),
+        "task_name": task.task_name,
+        "queue": task.queue,
+        "state": str(task.state),
+        "error_code": shown_text(task.error_code),
+        "error_message": shown_text(last.error_message if last else task.failed_reason, max_chars=500),
+        "attempts": len(task.attempts),
+        "hostname": task.hostname,
+        "finished_at": iso(task.finished_at),
+    }
+
+
+def _instance_values(key: TaskInstanceKey) -> dict[str, Any]:
+    return {"dag_id": key.dag_id, "run_id": key.run_id, "task_id": key.task_id, "map_index": key.map_index}
+
+
+def _queue_values(queue: QueueDepth, per_minute: float) -> dict[str, Any]:
+    return {
+        "queue": queue.queue,
+        "ready": queue.ready,
+        "delayed": queue.delayed,
+        "claimed": queue.claimed,
+        "running": queue.running,
+        "oldest_ready_at": iso(queue.oldest_ready_at),
+        "served_by": queue.served_by,
+        "per_minute": round(per_minute, 2),
+    }
+
+
+def _worker_values(worker: WorkerState) -> dict[str, Any]:
+    return {
+        "worker_id": worker.id,
+        "hostname": worker.hostname,
+        "pid": worker.pid,
+        "queues": worker.queues,
+        "processes": worker.processes,
+        "tasks_running": worker.tasks_running,
+        "tasks_claimed": worker.tasks_claimed,
+        "started_at": iso(worker.started_at),
+        "seen_at": iso(worker.seen_at),
+        "alive": worker.alive,
+        "memory_mb": worker.memory_mb,
+        "cpu_percent": worker.cpu_percent,
+    }
+
+
+def _bucket_values(bucket: Bucket) -> dict[str, Any]:
+    return {
+        "start": iso(bucket.start),
+        "ended": bucket.ended,
+        "failed": bucket.failed,
+        "p50_seconds": bucket.p50_seconds,
+        "p95_seconds": bucket.p95_seconds,
+    }

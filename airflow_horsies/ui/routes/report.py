@@ -1,0 +1,43 @@
+"""The reports that tasks made, as they made them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from http import HTTPStatus
+
+from fastapi import APIRouter, HTTPException, Response
+from fastapi.responses import HTMLResponse
+
+from airflow_horsies.client import ledger
+from airflow_horsies.core.report import Report
+from airflow_horsies.core.values import iso
+from airflow_horsies.links import report_path
+from airflow_horsies.ui.access import MAY_READ_CONNECTION
+from airflow_horsies.ui.clients import page_client
+from airflow_horsies.ui.threads import OwnThreadRoute
+
+# A report is one page without scripts; what slips into it from the names of tasks must stay words.
+REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'self'; sandbox"
+
+router = APIRouter(route_class=OwnThreadRoute)
+
+
+@router.get("/reports/{name}/{start}/{end}", dependencies=MAY_READ_CONNECTION)
+def report_page(name: str, start: datetime, end: datetime) -> Response:
+    if "\x00" in name or start.utcoffset() is None or end.utcoffset() is None:
+        raise HTTPException(HTTPStatus.NOT_FOUND, "There is no such report.")
+    with page_client() as client:
+        page = ledger.read_report(client, name, start, end)
+    if page is None:
+        raise HTTPException(HTTPStatus.NOT_FOUND, "There is no such report; it may have been made anew or removed.")
+    return HTMLResponse(page, headers={"content-security-policy": REPORT_POLICY})
+
+
+def report_values(report: Report) -> dict[str, str | None]:
+    return {
+        "name": report.name,
+        "start": iso(report.period_start),
+        "end": iso(report.period_end),
+        "made_at": iso(report.made_at),
+        "url": report_path(report),
+    }

@@ -1,0 +1,102 @@
+"""The route of a DAG run: every horsies task of it on one clock."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from fastapi import APIRouter, Response
+
+from airflow_horsies.core.submission import Submission, TaskInstanceKey
+from airflow_horsies.core.task import TaskState, TaskView
+from airflow_horsies.core.values import iso
+from airflow_horsies.ui.access import MAY_READ
+from airflow_horsies.ui.answers import json_answer, shown_text
+from airflow_horsies.ui.clients import page_client
+from airflow_horsies.ui.threads import OwnThreadRoute
+from airflow_horsies.ui.timeline import merge_attempts, segments
+
+MAX_TASKS = 20_000
+MAX_ROWS = 500
+# Those that need somebody first.
+STATE_ORDER = (
+    TaskState.FAILED,
+    TaskState.EXPIRED,
+    TaskState.CANCELLED,
+    TaskState.RUNNING,
+    TaskState.CLAIMED,
+    TaskState.PENDING,
+    TaskState.COMPLETED,
+)
+
+router = APIRouter(route_class=OwnThreadRoute)
+
+
+@router.get("/api/dags/{dag_id}/gantt/{run_id:path}", dependencies=MAY_READ)
+def read_run(dag_id: str, run_id: str) -> Response:
+    """What the task instances of the run submitted last, failures first; a batch is one row."""
+    with page_client() as client:
+        submitted = client.read_submissions_of_run(dag_id, run_id, limit=MAX_TASKS)
+        tasks = client.read_summaries([each.horsies_task_id for each in submitted])
+    of_instance: dict[TaskInstanceKey, list[Submission]] = {}
+    for each in submitted:
+        of_instance.setdefault(each.task_instance, []).append(each)
+    rows = [_row(key, sent, tasks) for key, sent in of_instance.items()]
+    rows.sort(key=lambda row: (row.pop("rank"), row["submitted_at"]))
+    return json_answer(
+        {
+            "dag_id": dag_id,
+            "run_id": run_id,
+            "now": iso(datetime.now(UTC)),
+            "total": len(rows),
+            "is_cut": len(submitted) == MAX_TASKS,
+            "rows": rows[:MAX_ROWS],
+        }
+    )
+
+
+def _row(key: TaskInstanceKey, sent: Sequence[Submission], tasks: dict[str, TaskView]) -> dict[str, Any]:
+    found = [tasks[each.horsies_task_id] for each in sent if each.horsies_task_id in tasks]
+    counts = Counter(task.state for task in found)
+    worst = next((state for state in STATE_ORDER if counts[state]), None)
+    failed = next((task for task in found if task.state is worst and task.error_code), None)
+    message = failed.attempts[-1].error_message if failed and failed.attempts else None
+    return {
+        "rank": STATE_ORDER.index(worst) if worst else len(STATE_ORDER),
+        "task_id": key.task_id,
+        "map_index": key.map_index,
+        "task_name": sent[0].task_name,
+        "queue": sent[0].queue,
+        "items": len(sent),
+        "state": None if worst is None else str(worst),
+        "counts": {str(state): counts[state] for state in STATE_ORDER if counts[state]},
+        "error_code": shown_text(failed.error_code) if failed else None,
+        "error_message": shown_text(message, max_chars=300),
+        "submitted_at": iso(min(each.submitted_at for each in sent)),
+        "segments": _segments(sent, tasks),
+    }
+
+
+def _segments(sent: Sequence[Submission], tasks: dict[str, TaskView]) -> list[dict[str, Any]]:
+    if len(sent) == 1:
+        task = tasks.get(sent[0].horsies_task_id)
+        pieces = [] if task is None else segments(sent[0], task, merge_attempts(task, ()))
+        return [
+            {"kind": each.kind, "start": iso(each.start), "end": iso(each.end), "outcome": each.outcome}
+            for each in pieces
+        ]
+    found = [tasks[each.horsies_task_id] for each in sent if each.horsies_task_id in tasks]
+    started = [task.started_at for task in found if task.started_at]
+    submitted_at = min(each.submitted_at for each in sent)
+    if not started:
+        return [{"kind": "waiting", "start": iso(submitted_at), "end": None, "outcome": None}]
+    ended = [task.finished_at for task in found if task.finished_at]
+    over = max(ended) if len(ended) == len(found) else None
+    failed = any(task.state in (TaskState.FAILED, TaskState.EXPIRED) for task in found)
+    outcome = "RUNNING" if over is None else "FAILED" if failed else "COMPLETED"
+    return [
+        {"kind": "waiting", "start": iso(submitted_at), "end": iso(min(started)), "outcome": None},
+        {"kind": "running", "start": iso(min(started)), "end": iso(over), "outcome": outcome},
+    ]

@@ -1,0 +1,306 @@
+"""Spark with its driver in a JVM of this child: local, standalone, YARN or Kubernetes."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotDone
+from typing import Any
+
+from airflow_horsies.worker.engines.jvm import Jvm, JvmError, OnLine, remove_folders_of_the_dead
+from airflow_horsies.worker.engines.status import SparkStatus
+from airflow_horsies.worker.engines.surroundings import Surroundings
+from airflow_horsies.worker.errors import MORE_MEMORY, Failure, SparkLost, first_line
+from airflow_horsies.worker.settings import SparkSettings
+
+log = logging.getLogger(__name__)
+
+APP_NAME = "airflow-horsies"
+SOURCE_NAME = "horsies"
+SOURCE_CLASS = "org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSource"
+PING_SECONDS = 5.0
+LAST_BREATH_SECONDS = 2.0
+# Spark ends itself with it when a thread has met an OutOfMemoryError.
+OUT_OF_MEMORY_EXIT_CODE = 52
+
+
+class ClassicSpark:
+    """
+    One SparkContext for all tasks of a child; each gets a session of its own.
+
+    What may block on the JVM runs on a thread of its own, so that a JVM that hangs never hangs the others.
+    """
+
+    def __init__(self, settings: SparkSettings, on_line: OnLine) -> None:
+        self._settings = settings
+        self._on_line = on_line
+        self._jvm: Jvm | None = None
+        self._root: Any = None
+        self._session: Any = None
+        self._sessions: Any = None
+        self._context: Any = None
+        self._no_properties: Any = None
+        self._status: SparkStatus | None = None
+        self._surroundings: Surroundings | None = None
+        self._source: Any = None
+        self._ready: Future[Any] | None = None
+        self._tidied: Future[None] | None = None
+        self._asked: Future[Any] | None = None
+        self._asked_at = 0.0
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="horsies-spark")
+
+    # -- the session ---------------------------------------------------------------------------------------------
+
+    def start(self) -> Future[Any]:
+        """Begin to start Spark; on the main thread, and without waiting."""
+        remove_folders_of_the_dead()
+        conf = {"spark.app.name": APP_NAME, **self._settings.full_conf(), "spark.master": self._settings.master}
+        jvm = self._jvm = Jvm(conf, self._on_line)
+        jvm.launch()
+        self._ready = self._thread.submit(self._connect, jvm)
+        return self._ready
+
+    def open_session(self, task_id: str) -> Any:
+        """A session of its own for a task, waiting for Spark where it is still starting."""
+        root = self._healthy_root()
+        session = root.newSession()
+        context = root.sparkContext
+        context.setJobGroup(task_id, f"horsies task {task_id}", interruptOnCancel=True)
+        context.addJobTag(tag_of(task_id))
+        self._make_current(session)
+        if self._source is not None:
+            session._jsparkSession.dataSource().registerPython(SOURCE_NAME, self._source)
+        self._session = session
+        return session
+
+    def close_session(self) -> None:
+        """Leave nothing of the task in Spark; most of it happens while the child waits for its next task."""
+        session, self._session = self._session, None
+        if session is None:
+            return
+        if not self._is_alive():
+            self.restart()
+            return
+        self._restore_python()
+        # Job group, tags and whatever else the task has set for its thread.
+        self._context.setLocalProperties(self._no_properties.clone())
+        self._tidied = self._thread.submit(_tidy, self._root, self._surroundings)
+
+    def restart(self) -> None:
+        """Throw the JVM away and begin to start another one; on the main thread."""
+        log.warning("Spark's JVM is lost or hangs; another one is being started")
+        self.stop(gracefully=False)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="horsies-spark")
+        self.start()
+
+    def stop(self, *, gracefully: bool = True) -> None:
+        jvm, self._jvm = self._jvm, None
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        if jvm is not None:
+            if gracefully:
+                jvm.stop()
+            else:
+                jvm.kill()
+        self._restore_python()
+        _forget()
+        self._root = self._session = self._ready = self._tidied = self._asked = self._status = None
+
+    # -- while a task runs ---------------------------------------------------------------------------------------
+
+    def interrupt(self, task_id: str) -> None:
+        """Cancel what the task has Spark do; may block, so call it where that does no harm."""
+        root = self._root
+        if self._session is None or not self._is_alive():
+            return
+        root.sparkContext.cancelJobsWithTag(tag_of(task_id))
+        # The tag does not reach jobs that the task's own threads have started; all there are belong to this task.
+        root.sparkContext.cancelAllJobs()
+        _stop_streams(root)
+
+    def poll_progress(self) -> tuple[int, int, str] | None:
+        """Tasks done, tasks known, and a text; what was asked for the time before. Never blocks.
+
+        A JVM that does not answer for a long time is killed: the task then fails and can be tried again.
+        """
+        asked = self._asked
+        if self._session is None or self._jvm is None or self._status is None:
+            return None
+        if asked is not None and not asked.done():
+            if time.monotonic() - self._asked_at > self._settings.hang_seconds:
+                log.error("Spark's JVM has not answered for %.0f s and is killed", self._settings.hang_seconds)
+                self._jvm.kill()
+            return None
+        self._asked_at = time.monotonic()
+        self._asked = self._thread.submit(self._status.progress)
+        if asked is None or asked.cancelled() or asked.exception() is not None:
+            return None
+        progress: tuple[int, int, str] | None = asked.result()
+        return progress
+
+    def metrics(self, task_id: str) -> dict[str, float]:
+        """What the task's jobs have read, written and used."""
+        if self._session is None or self._status is None or not self._is_alive():
+            return {}
+        try:
+            return self._thread.submit(self._status.metrics, task_id).result(PING_SECONDS)
+        except Exception as error:
+            log.info("No Spark metrics: %s", error)
+            return {}
+
+    @property
+    def is_lost(self) -> bool:
+        return self._session is not None and not self._is_alive()
+
+    def how_it_was_lost(self, failure: Failure) -> Failure:
+        exit_code = None if self._jvm is None else self._jvm.exit_code(LAST_BREATH_SECONDS)
+        if exit_code is None:
+            # Stopped from within; what the author has raised since is the author's own.
+            return failure if failure.code is None else Failure("SPARK_SESSION_LOST", "The task has stopped Spark")
+        if exit_code == OUT_OF_MEMORY_EXIT_CODE:
+            return Failure("SPARK_OUT_OF_MEMORY", f"Spark ran out of memory, and its JVM ended. {MORE_MEMORY}")
+        return Failure("SPARK_SESSION_LOST", f"Spark's JVM ended while the task ran (exit code {exit_code})")
+
+    # -- inside --------------------------------------------------------------------------------------------------
+
+    def _connect(self, jvm: Jvm) -> Any:
+        from pyspark import SparkConf, SparkContext
+        from pyspark.sql import SparkSession
+
+        SparkContext._ensure_initialized(gateway=jvm.gateway(self._settings.start_seconds))
+        root = SparkSession.builder.config(conf=SparkConf()).getOrCreate()
+        # Spark looks for sources of Python when it hears of the first one, in a process of its own: meanwhile the first
+        # job runs. The root stays without it, as a name it knows cannot be registered by the sessions of tasks.
+        maker = ThreadPoolExecutor(1, thread_name_prefix="horsies-source")
+        source = maker.submit(_make_source, root.newSession())
+        maker.shutdown(wait=False)
+        # The first job loads classes and, on a cluster, executors.
+        root.range(2).selectExpr("sum(id)").collect()
+        # Looked up once, as each look-up is a question to the JVM.
+        jvm_view: Any = root._jvm
+        self._sessions = jvm_view.SparkSession
+        self._context = root.sparkContext._jsc.sc()
+        self._no_properties = jvm_view.java.util.Properties()
+        self._status = SparkStatus(root.sparkContext)
+        self._status.progress()
+        self._source = source.result()
+        self._surroundings = Surroundings(root.sparkContext)
+        return root
+
+    def _healthy_root(self) -> Any:
+        for _ in range(2):
+            try:
+                root = self._await_root()
+                if self._answers():
+                    return root
+            except SparkLost:
+                # What keeps Spark from starting is told once it has been tried anew.
+                if self._jvm is not None and self._jvm.is_running:
+                    raise
+            self.restart()
+        return self._await_root()
+
+    def _await_root(self) -> Any:
+        ready = self._ready or self.start()
+        try:
+            self._root = ready.result(self._settings.start_seconds)
+        except NotDone:
+            raise SparkLost(f"Spark had not started after {self._settings.start_seconds:.0f} s") from None
+        except JvmError as error:
+            raise SparkLost(str(error)) from None
+        except Exception as error:
+            raise SparkLost(f"Spark did not start: {first_line(error)}") from error
+        return self._root
+
+    def _answers(self) -> bool:
+        if not self._is_alive():
+            return False
+        try:
+            if self._tidied is not None:
+                self._tidied.result(PING_SECONDS)
+            return not self._thread.submit(self._context.isStopped).result(PING_SECONDS)
+        except Exception as error:
+            log.warning("Spark does not answer: %s", first_line(error))
+            return False
+
+    def _make_current(self, session: Any) -> None:
+        """Let ``SparkSession.active()`` and ``getOrCreate()`` find this session."""
+        from pyspark.sql import SparkSession
+
+        SparkSession._instantiatedSession = session
+        SparkSession._activeSession = session
+        self._sessions.setActiveSession(session._jsparkSession)
+        self._sessions.setDefaultSession(session._jsparkSession)
+
+    def _restore_python(self) -> None:
+        """At once, and not with the JVM: one that is replaced leaves this process as it is."""
+        if self._surroundings is not None:
+            self._surroundings.restore_python()
+
+    def _is_alive(self) -> bool:
+        """A JVM that runs, with a SparkContext nobody has stopped."""
+        if self._jvm is None or self._root is None or not self._jvm.is_running:
+            return False
+        return self._root.sparkContext._jsc is not None
+
+
+def tag_of(task_id: str) -> str:
+    return f"horsies-{task_id}"
+
+
+def _make_source(session: Any) -> Any:
+    """The data source as the JVM knows it, to be registered in each session; None where this pyspark is too old."""
+    try:
+        from pyspark.sql.udf import _wrap_function
+
+        from airflow_horsies.spark import HorsiesDataSource
+
+        context = session.sparkContext
+        source = getattr(context._jvm, SOURCE_CLASS)(_wrap_function(context, HorsiesDataSource))
+        session._jsparkSession.dataSource().registerPython(SOURCE_NAME, source)
+    except Exception as error:
+        log.warning("The data source %s is not at hand: %s", SOURCE_NAME, first_line(error))
+        return None
+    return source
+
+
+def _stop_streams(root: Any) -> None:
+    """Of all sessions, as a task can make more of them; read in Spark 4.0 to 4.3."""
+    streams = root._jsparkSession.sharedState().activeStreamingQueries()
+    # Not by their keys: one that ends by itself meanwhile would be missing.
+    for stream in list(streams.elements()):
+        stream.stop()
+
+
+def _tidy(root: Any, surroundings: Surroundings | None) -> None:
+    """What one session can leave behind for the others: streams, caches, global views, settings of the JVM."""
+    _stop_streams(root)
+    root.catalog.clearCache()
+    persistent = root.sparkContext._jsc.getPersistentRDDs()
+    for number in list(persistent):
+        persistent[number].unpersist()
+    # Asked past the catalog, which takes fifty times as long.
+    views = root._jsparkSession.sharedState().globalTempViewManager().listViewNames("*").mkString("\n")
+    for view in views.splitlines():
+        root.catalog.dropGlobalTempView(view)
+    if surroundings is not None:
+        surroundings.restore()
+
+
+def _forget() -> None:
+    """Make pyspark forget a JVM: its own stop() would ask that JVM first."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    SparkSession._instantiatedSession = None
+    SparkSession._activeSession = None
+    context = SparkContext._active_spark_context
+    if context is not None:
+        context._jsc = None
+        context.stop()
+    gateway = SparkContext._gateway
+    SparkContext._gateway = None
+    SparkContext._jvm = None
+    if gateway is not None:
+        threading.Thread(target=gateway.shutdown, daemon=True).start()
