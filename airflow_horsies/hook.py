@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,6 +16,7 @@ from airflow.providers.postgres.hooks.postgres import PostgresHook
 from airflow_horsies.client.async_client import AsyncClient
 from airflow_horsies.client.client import Client
 from airflow_horsies.client.former_names import find_former
+from airflow_horsies.client.hub import Waiter
 from airflow_horsies.client.settings import ClientSettings
 from airflow_horsies.client.waiting import POLL_SECONDS
 from airflow_horsies.core.cluster import QueueDepth, WorkerState
@@ -404,6 +406,27 @@ class HorsiesHook(PostgresHook):
     async def wait_async(self, task_ids: Iterable[str], *, timeout_seconds: float | None = None) -> list[TaskView]:
         """As :meth:`wait`, on an event loop: ``(task,) = await hook.wait_async([task_id])``."""
         return await (await self.async_client()).wait(task_ids, timeout_seconds=timeout_seconds)
+
+    @asynccontextmanager
+    async def subscribe(
+        self, task_ids: Collection[str], *, seen: Mapping[str, LogCursor] | None = None
+    ) -> AsyncIterator[Waiter]:
+        """
+        Hear of the end of tasks on an event loop; all subscribers of a process share one listening connection.
+
+        .. code-block:: python
+
+            async with hook.subscribe([task_id]) as waiter:
+                while waiter.pending:
+                    await waiter.news()
+                print(waiter.ended)
+
+        :param seen: also follow what the tasks write, after the last line seen of each, which the caller keeps up to
+            date in this mapping; :meth:`~airflow_horsies.client.hub.Waiter.take` has it after each news.
+        """
+        client = await self.async_client()
+        async with client.subscribe(task_ids, seen=seen) as waiter:
+            yield waiter
 
     def cancel_task(self, task_id: str, *, states: Collection[TaskState] = LIVE_STATES) -> CancelOutcome:
         """

@@ -55,11 +55,11 @@ AIMS: dict[str, Aim] = {
     ),
     "bytes_per_waiter_10000": Aim("Memory of one of 10,000 waiters on one connection", at_most=60_000, unit="bytes"),
     "submit_vs_upstream_send": Aim(
-        "`hook.submit`, with its record of the task instance: time over that of horsies' own `send()`", at_most=1.5
+        "`hook.submit_task`, with its record of the task instance: time over that of horsies' own `send()`", at_most=1.5
     ),
-    "enqueue_vs_upstream_send": Aim("`hook.enqueue`: time over that of `send()`"),
+    "enqueue_vs_upstream_send": Aim("`hook.enqueue_task`: time over that of `send()`"),
     "enqueue_many_vs_unnest": Aim(
-        "`hook.enqueue_many`, 20,000 tasks: tasks a second over those of one raw INSERT from unnest of the same rows",
+        "`hook.enqueue_tasks`, 20,000 tasks: tasks a second over those of one raw INSERT from unnest of the same rows",
         at_least=0.6,
     ),
     "enqueue_many_vs_copy": Aim("… over those of COPY of the same rows"),
@@ -79,9 +79,9 @@ AIMS: dict[str, Aim] = {
         "… how many times sooner than a Celery group of 1,000 with Redis, from sending to the last result",
         bounded_by="Celery with Redis writes nothing to disk; horsies commits each claim, start and end",
     ),
-    "submit_growth_1e5_vs_1e4": Aim("`hook.submit` with 10⁵ tasks in the database: time over that with 10⁴"),
+    "submit_growth_1e5_vs_1e4": Aim("`hook.submit_task` with 10⁵ tasks in the database: time over that with 10⁴"),
     "submit_growth_1e6_vs_1e4": Aim("… with 10⁶", at_most=1.3),
-    "read_growth_1e5_vs_1e4": Aim("`hook.get_task` with 10⁵ tasks: time over that with 10⁴"),
+    "read_growth_1e5_vs_1e4": Aim("`hook.read_task` with 10⁵ tasks: time over that with 10⁴"),
     "read_growth_1e6_vs_1e4": Aim("… with 10⁶", at_most=1.3),
     "list_growth_1e6_vs_1e4": Aim("`hook.list_tasks`, a page of 100, with 10⁶ tasks: time over that with 10⁴"),
     "run_page_growth_1e6_vs_1e4": Aim("What the page of a DAG run reads, with 10⁶ tasks: time over that with 10⁴"),

@@ -109,7 +109,10 @@ def horsies_db_migrate(args: Namespace, client: Client) -> None:
 def horsies_db_prune(args: Namespace, client: Client) -> None:
     """``airflow horsies db prune``"""
     _tell_count(
-        args, "forgotten", ledger.prune(client), "submission(s) of tasks that horsies no longer keeps were forgotten"
+        args,
+        "forgotten",
+        ledger.prune_ledger(client),
+        "submission(s) of tasks that horsies no longer keeps were forgotten",
     )
 
 

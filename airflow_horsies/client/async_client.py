@@ -84,19 +84,6 @@ class AsyncClient:
     async def subscribe(
         self, task_ids: Collection[str], *, seen: Mapping[str, LogCursor] | None = None
     ) -> AsyncIterator[Waiter]:
-        """
-        Hear of the end of tasks; all subscribers of a process share one listening connection.
-
-        .. code-block:: python
-
-            async with client.subscribe([task_id]) as waiter:
-                while waiter.pending:
-                    await waiter.news()
-                print(waiter.ended)
-
-        :param seen: also follow what the tasks write, after the last line seen of each, which the caller keeps up to
-            date in this mapping; :meth:`~airflow_horsies.client.hub.Waiter.take` has it after each news.
-        """
         # One id that is none would fail the read that serves every waiter.
         wanted = canonical_ids(task_ids)
         hub = hub_of(self.settings.database, listens=self.settings.listens)

@@ -52,9 +52,9 @@ ON_ASYNC_CLIENT: Mapping[str, str] = {
     "release_async": "release_tasks",
 }
 OF_THE_LEDGER: Mapping[str, Callable[..., Any]] = {
-    "ledger_version": ledger.read_version,
+    "ledger_version": ledger.read_ledger_version,
     "ensure_ledger": ledger.migrate_ledger,
-    "prune": ledger.prune,
+    "prune": ledger.prune_ledger,
     "change_base_url": ledger.change_base_url,
     "reports": ledger.list_reports,
     "report_page": ledger.read_report,

@@ -23,13 +23,13 @@ __all__ = [
     "latest_version",
     "list_reports",
     "migrate_ledger",
-    "prune",
+    "prune_ledger",
     "read_report",
-    "read_version",
+    "read_ledger_version",
 ]
 
 
-def read_version(client: Client) -> int:
+def read_ledger_version(client: Client) -> int:
     """The version of the airflow_horsies tables; 0 where there are none."""
     return client.run(ledger_schema.read_version)
 
@@ -42,7 +42,7 @@ def migrate_ledger(client: Client, *, by_hand: bool = False) -> list[Migration]:
     return client.drive(calls.migrate_ledger(client.scope, by_hand=by_hand))
 
 
-def prune(
+def prune_ledger(
     client: Client, *, older_than: timedelta = pruning.PRUNE_AFTER, lines_older_than: timedelta | None = None
 ) -> int:
     """Forget submissions, logs and progress of tasks that horsies itself no longer keeps; how many were forgotten.

@@ -190,7 +190,7 @@ class EmbeddedStack:
             return
         info = self.postgres.conninfo(HORSIES_DATABASE)
         with Client(ClientSettings(database=Database(info, info), given_namespace=self._namespace)) as client:
-            if ledger.read_version(client):
+            if ledger.read_ledger_version(client):
                 ledger.change_base_url(client, old=old, new=airflow.base_url)
 
     def _write_environment(self) -> None:

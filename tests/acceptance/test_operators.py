@@ -10,7 +10,7 @@ import pytest
 
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.models import RetryPolicy, TaskInstanceKey, TaskState, TaskView
-from airflow_horsies.rendering import plain_policy
+from airflow_horsies.operators.rendering import plain_policy
 from tests.acceptance.conftest import EXAMPLES, AirflowApi
 
 pytestmark = pytest.mark.timeout(400)
@@ -29,7 +29,7 @@ EXAMPLE_DAGS = [
 def sent_by(hook: HorsiesHook, dag_id: str, run_id: str, task_id: str = "one") -> list[TaskView]:
     """The horsies tasks of a task instance, in the order they were sent."""
     instance = TaskInstanceKey(dag_id=dag_id, run_id=run_id, task_id=task_id)
-    return [hook.get_task(each.horsies_task_id) for each in hook.submissions_of(instance)]
+    return [hook.read_task(each.horsies_task_id) for each in hook.read_submissions(instance)]
 
 
 def until_deferred(api: AirflowApi, dag_id: str, run_id: str, task_id: str = "one") -> None:
@@ -96,7 +96,7 @@ def test_retry_of_airflow_sends_the_next_round(api: AirflowApi, hook: HorsiesHoo
     run_id, state = api.run("one_retrying", task_name="acceptance.fail", kwargs={"code": "BROKEN"})
     assert state == "failed"
     assert [task.state for task in sent_by(hook, "one_retrying", run_id)] == [TaskState.FAILED, TaskState.FAILED]
-    submissions = hook.submissions_of(TaskInstanceKey(dag_id="one_retrying", run_id=run_id, task_id="one"))
+    submissions = hook.read_submissions(TaskInstanceKey(dag_id="one_retrying", run_id=run_id, task_id="one"))
     assert [(each.life, each.round, each.try_number) for each in submissions] == [(1, 1, 1), (1, 2, 2)]
 
 
@@ -134,7 +134,7 @@ def test_task_cancelled_by_somebody_fails_or_skips(
     run_id = api.trigger(dag_id, task_name="sample.add", queue="nobody")
     until_deferred(api, dag_id, run_id)
     (task,) = sent_by(hook, dag_id, run_id)
-    hook.cancel(task.id)
+    hook.cancel_task(task.id)
     api.wait(dag_id, run_id)
     assert api.state(dag_id, run_id, "one") == outcome
 
@@ -171,7 +171,7 @@ def test_clearing_a_deferred_task_cancels_it_and_sends_another(
     api.until(lambda: len(sent_by(hook, "one_deferred", run_id)) == 2, 60, "the second submission")
     first, second = sent_by(hook, "one_deferred", run_id)
     assert (first.state, second.state.is_terminal) == (TaskState.CANCELLED, False)
-    hook.cancel(second.id)
+    hook.cancel_task(second.id)
     assert api.wait("one_deferred", run_id) == "failed"
 
 

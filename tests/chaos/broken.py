@@ -14,11 +14,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from airflow_horsies import airflow_instance, operators, task_operator, triggers
+from airflow_horsies import airflow_instance, operators, triggers
 from airflow_horsies.airflow_instance import InstanceState
+from airflow_horsies.db.statement import sql_text
 from airflow_horsies.ledger import cancelling, submitting
 from airflow_horsies.models import latest_task_ids
-from airflow_horsies.wire.statement import sql_text
+from airflow_horsies.operators import base as task_operator
 
 IDENTITY = ("namespace", "life", "size", "max_failures")
 
@@ -66,12 +67,12 @@ def event_without_identity() -> None:
     _replace(triggers.HorsiesTrigger, "_common", stripped(triggers.HorsiesTrigger._common))
 
     def ids_of(self: Any, hook: Any, event: Any) -> list[str]:
-        return latest_task_ids(hook.submissions_of(self._instance))
+        return latest_task_ids(hook.read_submissions(self._instance))
 
     _replace(operators.HorsiesBatchOperator, "_ids_of", ids_of)
 
     async def find_task_ids(self: Any, hook: Any) -> list[str]:
-        return latest_task_ids(await hook.submissions_of_async(self._batch))
+        return latest_task_ids(await hook.read_submissions(self._batch))
 
     _replace(triggers.HorsiesBatchTrigger, "_find_task_ids", find_task_ids)
     _replace(task_operator.HorsiesTaskOperator, "_goes_on", lambda self, tasks: False)

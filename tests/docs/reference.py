@@ -14,18 +14,17 @@ from airflow.cli.cli_config import GroupCommand
 from horsies.core.models.tasks import BUILTIN_CODE_REGISTRY
 
 from airflow_horsies.cli import get_cli_commands
-from airflow_horsies.connected_hook import LIBPQ_EXTRAS, OWN_EXTRAS
 from airflow_horsies.decorators import horsies_task
-from airflow_horsies.hook import HorsiesHook
+from airflow_horsies.hook import LIBPQ_EXTRAS, OWN_EXTRAS, HorsiesHook
 from airflow_horsies.links import HorsiesAttemptsLink
 from airflow_horsies.models import RetryPolicy, TaskSpec
 from airflow_horsies.notifications import HorsiesNotifier
 from airflow_horsies.operators import HorsiesBatchOperator, HorsiesCancelOperator, HorsiesOperator
-from airflow_horsies.outcomes import HOPELESS_CODES, WORKER_LOST_CODES
+from airflow_horsies.operators.base import HorsiesTaskOperator, WhenEndedBadly
+from airflow_horsies.operators.outcomes import HOPELESS_CODES, WORKER_LOST_CODES
 from airflow_horsies.provider_info import CONFIG, CONNECTION_TYPE
 from airflow_horsies.retry_policies import HorsiesRetryPolicy, Otherwise
 from airflow_horsies.sensors import HorsiesQueueSensor, HorsiesSensor, _DeferrableSensor
-from airflow_horsies.task_operator import HorsiesTaskOperator, WhenEndedBadly
 from airflow_horsies.worker import (
     ERROR_CODES,
     Queue,

@@ -21,6 +21,7 @@ import pytest
 from psycopg import sql
 
 from airflow_horsies.cli import main
+from airflow_horsies.client.ledger import migrate_ledger
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.models import AirflowTry, RetryPolicy, TaskInstanceKey, TaskSpec, TaskState
@@ -109,14 +110,14 @@ def test_check_of_a_database_with_a_live_worker_is_ok(run: Run, served_database:
     checked = run(served_database, "check")
     assert checked.code == 0, checked.out
     assert {line.split()[0] for line in checked.out.splitlines()} == {"OK"}
-    (worker,) = [worker for worker in hook.workers() if worker.alive]
+    (worker,) = [worker for worker in hook.read_workers() if worker.alive]
     assert f"{worker.hostname}:{worker.pid} serves default" in checked.out
 
 
 def test_check_tells_who_waits_and_that_nobody_works(run: Run, database: str, make_hook: MakeHook) -> None:
     hook = make_hook(database)
-    hook.enqueue_many(TaskSpec(task_name="add", queue="reports") for _ in range(2))
-    hook.enqueue(TaskSpec(task_name="add", queue="later", delay=timedelta(hours=1)))
+    hook.enqueue_tasks(TaskSpec(task_name="add", queue="reports") for _ in range(2))
+    hook.enqueue_task(TaskSpec(task_name="add", queue="later", delay=timedelta(hours=1)))
     checked = run(database, "check", "--output", "json")
     assert checked.code == 0
     assert checked.statuses == {
@@ -217,7 +218,7 @@ def test_grants_that_check_names_are_all_that_is_needed(
     assert (checked.statuses["privileges"], checked.statuses["ledger"]) == ("OK", "OK")
 
     hook = make_hook(database, **as_stranger)
-    sent = hook.submit(
+    sent = hook.submit_task(
         TaskSpec(task_name="add"), TaskInstanceKey(dag_id="d", run_id="r", task_id="t"), AirflowTry(try_number=1)
     )
     cancelled = run(database, "cancel", sent.task_id, **as_stranger)
@@ -279,7 +280,7 @@ def test_check_tells_of_a_pooler_that_swallows_notifications(
 
 def test_attempts_of_a_retried_task_are_readable(run: Run, served_database: str, hook: HorsiesHook) -> None:
     policy = RetryPolicy.fixed([1], auto_retry_for=["FLAKY"], jitter=False)
-    sent = hook.submit(
+    sent = hook.submit_task(
         TaskSpec(task_name="fail", kwargs={"code": "FLAKY"}, retry_policy=policy),
         TaskInstanceKey(dag_id="sales", run_id="manual__1", task_id="load", map_index=3),
         AirflowTry(try_number=1),
@@ -303,7 +304,7 @@ def test_attempts_of_a_retried_task_are_readable(run: Run, served_database: str,
 def test_watch_follows_a_task_to_its_end(
     run: Run, served_database: str, hook: HorsiesHook, task_name: str, kwargs: dict[str, Any], code: int
 ) -> None:
-    task_id = hook.enqueue(TaskSpec(task_name=task_name, kwargs=kwargs))
+    task_id = hook.enqueue_task(TaskSpec(task_name=task_name, kwargs=kwargs))
     ended = run(served_database, "attempts", task_id, "--watch")
     state = "FAILED" if code else "COMPLETED"
     assert ended.code == code, ended.err
@@ -316,8 +317,8 @@ def test_watch_follows_a_task_to_its_end(
 
 def test_lines_are_followed_and_the_cancelled_attempt_is_shown(run: Run, database: str, make_hook: MakeHook) -> None:
     hook = make_hook(database)
-    hook.ensure_ledger()
-    task_id = hook.enqueue(TaskSpec(task_name="add", delay=timedelta(hours=1)))
+    migrate_ledger(hook.client)
+    task_id = hook.enqueue_task(TaskSpec(task_name="add", delay=timedelta(hours=1)))
     unheard = run(database, "logs", task_id)
     assert (unheard.code, unheard.out.split(":")[0]) == (0, "Nothing is written yet")
 
@@ -325,7 +326,7 @@ def test_lines_are_followed_and_the_cancelled_attempt_is_shown(run: Run, databas
         begin_attempt(hook, task_id)
         write_lines(hook, task_id, "first", level="WARNING")
         time.sleep(2.5)
-        hook.cancel(task_id)
+        hook.cancel_task(task_id)
         time.sleep(0.5)
         write_lines(hook, task_id, "last", first=2)
         end_attempt(hook, task_id, outcome="CANCELLED", metrics={"jobs": 3})
@@ -346,7 +347,7 @@ def test_lines_are_followed_and_the_cancelled_attempt_is_shown(run: Run, databas
 
 
 def test_missing_lines_are_explained(run: Run, served_database: str, hook: HorsiesHook) -> None:
-    task_id = hook.enqueue(TaskSpec(task_name="add", kwargs={"a": 1, "b": 1}))
+    task_id = hook.enqueue_task(TaskSpec(task_name="add", kwargs={"a": 1, "b": 1}))
     hook.wait([task_id], timeout_seconds=SECONDS)
     assert "a worker that does not use airflow_horsies.worker" in run(served_database, "logs", task_id).out
     for follow in ([], ["--follow"]):
@@ -357,8 +358,8 @@ def test_missing_lines_are_explained(run: Run, served_database: str, hook: Horsi
 
 def test_pages_of_a_listing_follow_one_another(run: Run, database: str, make_hook: MakeHook) -> None:
     hook = make_hook(database)
-    ids = set(hook.enqueue_many(TaskSpec(task_name="add", queue="paged") for _ in range(5)))
-    hook.enqueue(TaskSpec(task_name="add", queue="other"))
+    ids = set(hook.enqueue_tasks(TaskSpec(task_name="add", queue="paged") for _ in range(5)))
+    hook.enqueue_task(TaskSpec(task_name="add", queue="other"))
     seen: list[str] = []
     before: list[str] = []
     while True:
@@ -372,10 +373,10 @@ def test_pages_of_a_listing_follow_one_another(run: Run, database: str, make_hoo
 
 
 def test_cancel_tells_the_outcome(run: Run, served_database: str, hook: HorsiesHook) -> None:
-    waiting = hook.enqueue(TaskSpec(task_name="add", kwargs={"a": 1, "b": 1}, delay=timedelta(hours=1)))
+    waiting = hook.enqueue_task(TaskSpec(task_name="add", kwargs={"a": 1, "b": 1}, delay=timedelta(hours=1)))
     assert run(served_database, "cancel", waiting).out == f"Task {waiting} was cancelled\n"
     assert run(served_database, "cancel", waiting).out == f"Task {waiting} was already cancelled\n"
-    done = hook.enqueue(TaskSpec(task_name="add", kwargs={"a": 1, "b": 1}))
+    done = hook.enqueue_task(TaskSpec(task_name="add", kwargs={"a": 1, "b": 1}))
     hook.wait([done], timeout_seconds=SECONDS)
     finished = run(served_database, "cancel", done)
     assert (finished.code, finished.out) == (0, f"Task {done} had already finished as COMPLETED\n")
@@ -389,8 +390,10 @@ def test_database_commands_do_what_they_say(run: Run, database: str, make_hook: 
     assert run(database, "db", "migrate", "--output", "json").out == "[]\n"
     hook = make_hook(database)
     instance = TaskInstanceKey(dag_id="d", run_id="r", task_id="t")
-    hook.submit(TaskSpec(task_name="add"), instance, AirflowTry(try_number=1))
-    changed = run(database, "db", "change-base-url", "--old", hook.base_url, "--new", "http://new", "-o", "json")
+    hook.submit_task(TaskSpec(task_name="add"), instance, AirflowTry(try_number=1))
+    changed = run(
+        database, "db", "change-base-url", "--old", hook.settings.base_url, "--new", "http://new", "-o", "json"
+    )
     assert json.loads(changed.out) == {"changed": 1}
     assert json.loads(run(database, "db", "prune", "--output", "json").out) == {"forgotten": 0}
 
@@ -432,7 +435,7 @@ def test_interrupt_ends_the_watching_and_not_the_task(
     database: str, make_hook: MakeHook, postgres: EmbeddedPostgres, tmp_path: Path, follow: tuple[str, str]
 ) -> None:
     hook = make_hook(database)
-    task_id = hook.enqueue(TaskSpec(task_name="add", delay=timedelta(hours=1)))
+    task_id = hook.enqueue_task(TaskSpec(task_name="add", delay=timedelta(hours=1)))
     environ = {"AIRFLOW_HOME": str(tmp_path), "AIRFLOW_CONN_HORSIES_DEFAULT": connection_json(postgres, database)}
     module = (sys.executable, "-m", "airflow_horsies.cli", follow[0], task_id, follow[1])
     with subprocess.Popen(
@@ -452,7 +455,7 @@ def test_interrupt_ends_the_watching_and_not_the_task(
             watching.kill()
     assert watching.returncode == 130
     assert "Traceback" not in err
-    assert hook.get_task(task_id).state is TaskState.PENDING
+    assert hook.read_task(task_id).state is TaskState.PENDING
 
 
 @pytest.mark.parametrize("release", [MOVED], indirect=True)
@@ -460,8 +463,8 @@ def test_reader_that_has_seen_enough_is_no_error(
     database: str, make_hook: MakeHook, postgres: EmbeddedPostgres, tmp_path: Path
 ) -> None:
     hook = make_hook(database)
-    hook.ensure_ledger()
-    task_id = hook.enqueue(TaskSpec(task_name="add"))
+    migrate_ledger(hook.client)
+    task_id = hook.enqueue_task(TaskSpec(task_name="add"))
     write_lines(hook, task_id, *(["a line"] * 20_000))
     environ = {"AIRFLOW_HOME": str(tmp_path), "AIRFLOW_CONN_HORSIES_DEFAULT": connection_json(postgres, database)}
     piped = command(

@@ -22,12 +22,13 @@ import psycopg
 import pytest
 from airflow.sdk import Connection
 
+from airflow_horsies.client.health import Status, check_health
+from airflow_horsies.client.ledger import migrate_ledger
 from airflow_horsies.embedded.airflow import EmbeddedAirflow
 from airflow_horsies.embedded.java import find_java
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.embedded.process import LOOPBACK, GuardedProcess
 from airflow_horsies.exceptions import ListenUnavailable
-from airflow_horsies.health import Status, check_health
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.models import AirflowTry, TaskInstanceKey, TaskSpec, TaskState
 from tests.docs import airflow_server, run_dags
@@ -117,13 +118,13 @@ class Deployment:
 
     def finished_task(self) -> str:
         spec = TaskSpec(task_name="sales.backfill", kwargs={"days": 1, "seconds_each": 0}, idempotency_key="finished")
-        task_id = self.hook.enqueue(spec)
+        task_id = self.hook.enqueue_task(spec)
         self.hook.wait([task_id], timeout_seconds=SECONDS)
         return task_id
 
     def running_task(self) -> str:
-        task_id = self.hook.enqueue(TaskSpec(task_name="sales.backfill", kwargs={"days": 600}))
-        _until(lambda: self.hook.attempt_records(task_id), "the start of a task")
+        task_id = self.hook.enqueue_task(TaskSpec(task_name="sales.backfill", kwargs={"days": 600}))
+        _until(lambda: self.hook.read_attempts([task_id]).get(task_id, ()), "the start of a task")
         return task_id
 
 
@@ -251,8 +252,11 @@ def test_commands_run(deployment: Deployment, block: Block) -> None:
         task_id = (deployment.running_task() if is_cancel else deployment.finished_task()) if with_task else ""
         deployment.run(block, TASK_ID=task_id)
         if is_cancel:
-            _until(lambda: deployment.hook.attempt_records(task_id)[-1].outcome, "the end of a cancelled task")
-            assert deployment.hook.attempt_records(task_id)[-1].outcome == "CANCELLED"
+            _until(
+                lambda: deployment.hook.read_attempts([task_id]).get(task_id, ())[-1].outcome,
+                "the end of a cancelled task",
+            )
+            assert deployment.hook.read_attempts([task_id]).get(task_id, ())[-1].outcome == "CANCELLED"
     assert deployment.ran[block].code == 0, deployment.ran[block]
 
 
@@ -389,7 +393,7 @@ def test_grants_for_older_releases_are_enough(
     database, role = "docs_older_release", "airflow_older_release"
     postgres.create_database(database, template=make_template(IN_PLACE))
     try:
-        make_hook(database).ensure_ledger()
+        migrate_ledger(make_hook(database).client)
         with psycopg.connect(**postgres.conninfo(database), autocommit=True) as connection:
             connection.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'change-me-too'".encode())
             try:
@@ -401,8 +405,8 @@ def test_grants_for_older_releases_are_enough(
                 assert findings["privileges"].status == findings["ledger"].status == Status.OK, findings
                 instance = TaskInstanceKey(dag_id="sales", run_id="manual__1", task_id="daily")
                 spec = TaskSpec(task_name="add", delay=timedelta(hours=1))
-                sent = hook.submit(spec, instance, AirflowTry(try_number=1))
-                assert hook.cancel(sent.task_id) == "CANCELLED"
+                sent = hook.submit_task(spec, instance, AirflowTry(try_number=1))
+                assert hook.cancel_task(sent.task_id) == "CANCELLED"
                 hook.close()
             finally:
                 connection.execute(f"DROP OWNED BY {role}; DROP ROLE {role}".encode())
@@ -436,7 +440,7 @@ def test_pooler_of_the_guide_needs_a_direct_way(deployment: Deployment, tmp_path
                 **AIRFLOW_ROLE,
             )
             with HorsiesHook("pooled", connection=connection) as hook:
-                task_id = hook.enqueue(TaskSpec(task_name="sales.convert", kwargs={"shop": "north"}))
+                task_id = hook.enqueue_task(TaskSpec(task_name="sales.convert", kwargs={"shop": "north"}))
                 if extra is None:
                     with pytest.raises(ListenUnavailable, match="connection pooler in transaction mode"):
                         hook.wait([task_id], timeout_seconds=SECONDS)
@@ -460,4 +464,4 @@ def test_extra_is_accepted(deployment: Deployment, block: Block) -> None:
     with HorsiesHook("with_extra", connection=connection) as hook:
         ok, told = hook.test_connection()
         assert ok, told
-        assert hook.can_listen() is ("poll" not in block.text)
+        assert hook.client.can_listen() is ("poll" not in block.text)

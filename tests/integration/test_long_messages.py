@@ -8,10 +8,10 @@ from dataclasses import replace
 import psycopg
 import pytest
 
+from airflow_horsies.client.pages import PageHook
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.models import TaskSpec, TaskView
-from airflow_horsies.ui.page_hook import PageHook
 from airflow_horsies.wire.statements import SUMMARY_CHARS
 from tests.integration.conftest import MakeHook
 from tests.integration.releases import MOVED
@@ -32,7 +32,7 @@ def page(hook: HorsiesHook) -> Iterator[PageHook]:
 
 
 def fail(hook: HorsiesHook, text: str) -> TaskView:
-    (task,) = hook.wait([hook.enqueue(TaskSpec(task_name="blow_up", kwargs={"text": text}))], timeout_seconds=60)
+    (task,) = hook.wait([hook.enqueue_task(TaskSpec(task_name="blow_up", kwargs={"text": text}))], timeout_seconds=60)
     return task
 
 

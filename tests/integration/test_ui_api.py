@@ -62,7 +62,7 @@ def test_a_failed_task_is_shown_with_its_attempts(
     password = postgres.conninfo()["password"]
     policy = RetryPolicy.fixed([1], auto_retry_for=["UNHANDLED_EXCEPTION"], jitter=False)
     spec = TaskSpec(task_name="blow_up", kwargs={"text": f"<b>no log-in with {password}"}, retry_policy=policy)
-    sent = hook.submit(spec, INSTANCE, AirflowTry(try_number=1))
+    sent = hook.submit_task(spec, INSTANCE, AirflowTry(try_number=1))
     hook.wait([sent.task_id], timeout_seconds=60)
     site.connect(fields(served_database))
     answer = site.ask(api_path())
@@ -133,7 +133,7 @@ def test_what_workers_tell_of_an_attempt_is_shown(
 def test_a_batch_is_paged_and_counted(connected: Site, hook: HorsiesHook) -> None:
     submit(hook, count=3)
     new = submit(hook, count=5, life=2)
-    hook.cancel(new[4])
+    hook.cancel_task(new[4])
     shown = connected.ask(api_path()).json()
     assert (shown["positions"], shown["counts"]) == (5, {"PENDING": 4, "CANCELLED": 1})
     assert [(each["life"], each["task"]["state"]) for each in shown["submissions"]] == [

@@ -21,18 +21,21 @@ import psycopg
 import pytest
 from airflow.sdk import Connection
 
-from airflow_horsies.database import Session
+from airflow_horsies.client.ledger import migrate_ledger
+from airflow_horsies.db.session import Session
+from airflow_horsies.db.statement import Rows, Script, Statement
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
-from airflow_horsies.wire.statement import Rows, Script, Statement
 from tests.integration.many_tasks import BATCH, END_OF_BATCH, TASKS_OF_RUN, fill, instance_of_many_rounds, run_ids
 from tests.integration.releases import IN_PLACE, MOVED, keeps_history
 
 with warnings.catch_warnings():
     # Airflow's security module brings Starlette's test client along, which warns of the httpx it finds.
     warnings.simplefilter("ignore")
-    from airflow_horsies.ui import instance_routes, overview_routes, run_routes
-    from airflow_horsies.ui.instance_routes import Sort
-    from airflow_horsies.ui.page_hook import PageHook
+    from airflow_horsies.client.pages import PageHook
+    from airflow_horsies.ui.routes import instance as instance_routes
+    from airflow_horsies.ui.routes import overview as overview_routes
+    from airflow_horsies.ui.routes import run as run_routes
+    from airflow_horsies.ui.routes.instance import Sort
 
 T = TypeVar("T")
 
@@ -120,7 +123,7 @@ class Site:
             schema=info["dbname"],
         )
         hook = PageHook("horsies_test", connection=connection)
-        hook.__dict__["_session"] = RecordedSession(hook._postgres, self.recorder)
+        hook.__dict__["_session"] = RecordedSession(hook.settings.database, self.recorder)
         return hook
 
     def run_of(self, turn: int) -> int:
@@ -219,7 +222,7 @@ def make_site(postgres: EmbeddedPostgres, template: str, scale: Scale, tasks: in
     postgres.create_database(name, template=template)
     site = Site(name, tasks, scale, postgres.conninfo(name))
     with site.hook("") as hook:
-        hook.ensure_ledger()
+        migrate_ledger(hook.client)
     with psycopg.connect(**site.conninfo) as connection:
         fill(connection, tasks=tasks, days=scale.days, keeps_history=keeps_history(scale.release))
     return site

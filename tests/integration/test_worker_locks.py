@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 import psycopg
 import pytest
 
-from airflow_horsies.database import Limits
+from airflow_horsies.db.limits import Limits
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.ledger.pruning import PruneRule
@@ -40,7 +40,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def url(hook: HorsiesHook, postgres: EmbeddedPostgres, database: str) -> str:
-    hook.run_script(migrate)
+    hook.client.run(migrate)
     info = postgres.conninfo(database)
     return f"postgresql://{info['user']}:{info['password']}@{info['host']}:{info['port']}/{database}"
 

@@ -203,7 +203,7 @@ def test_cancel_stops_what_runs_and_frees_the_slot(rig: Rig, name: str, given: d
     rig.until_running(task_id)
     if name == "long_spark":
         rig.until(lambda: rig.progress(task_id), "a Spark job")
-    rig.hook.cancel(task_id)
+    rig.hook.cancel_task(task_id)
     (record,) = rig.until(
         lambda: [record for record in rig.records(task_id) if record.finished_at], "the end of the attempt"
     )
@@ -219,13 +219,13 @@ def test_cancel_stops_what_runs_and_frees_the_slot(rig: Rig, name: str, given: d
         time.sleep(2)
         assert cpu_seconds(working) - used < 1.0
     assert rig.ok("active_jobs") == 0
-    assert rig.hook.get_task(task_id).state is TaskState.CANCELLED
+    assert rig.hook.read_task(task_id).state is TaskState.CANCELLED
 
 
 def test_a_cancelled_task_has_the_time_to_clean_up(rig: Rig) -> None:
     task_id = rig.send("clean_up", seconds=1.5)
     rig.until(lambda: "working" in rig.texts(task_id), "the beginning")
-    rig.hook.cancel(task_id)
+    rig.hook.cancel_task(task_id)
     (record,) = rig.until(
         lambda: [record for record in rig.records(task_id) if record.finished_at], "the end of the attempt"
     )
@@ -247,7 +247,7 @@ def test_good_until_stops_a_running_task_that_asked_for_it(rig: Rig) -> None:
     asked, silent = (rig.send(name, seconds=8, spec={"good_until": soon}) for name in ("until_late", "sleep"))
     task = rig.wait(asked)
     assert (task.state, task.error_code) == (TaskState.FAILED, "GOOD_UNTIL_PASSED")
-    rig.hook.cancel(silent)
+    rig.hook.cancel_task(silent)
 
 
 # -- deaths --------------------

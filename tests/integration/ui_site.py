@@ -261,7 +261,7 @@ def plant(hook: HorsiesHook, instance: TaskInstanceKey, mark: str) -> tuple[str,
         TaskSpec(task_name="fail", kwargs={"code": f"{mark}_code".upper()}),
         TaskSpec(task_name=f"{mark}_name", kwargs={"value": f"{mark} argument"}),
     ]
-    ids = tuple(sent.task_id for sent in hook.submit_many(specs, instance, AirflowTry(try_number=1)))
+    ids = tuple(sent.task_id for sent in hook.submit_tasks(specs, instance, AirflowTry(try_number=1)))
     hook.wait(list(ids), timeout_seconds=60)
     for task_id in ids:
         begin_attempt(hook, task_id, hostname=f"{mark}-host")
@@ -274,5 +274,5 @@ def plant(hook: HorsiesHook, instance: TaskInstanceKey, mark: str) -> tuple[str,
 def submit(hook: HorsiesHook, instance: TaskInstanceKey = INSTANCE, *, count: int = 1, life: int = 1) -> list[str]:
     specs = [TaskSpec(task_name="add", kwargs={"a": n, "b": "the-argument"}) for n in range(count)]
     return [
-        sent.task_id for sent in hook.submit_many(specs, instance, AirflowTry(clear_number=life - 1, try_number=life))
+        sent.task_id for sent in hook.submit_tasks(specs, instance, AirflowTry(clear_number=life - 1, try_number=life))
     ]

@@ -16,7 +16,8 @@ from airflow.sdk import Connection
 from psycopg import sql
 
 from airflow_horsies import database
-from airflow_horsies.database import Database
+from airflow_horsies.client.ledger import migrate_ledger
+from airflow_horsies.db.connection import Database
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.ledger.schema import migrations
@@ -92,14 +93,16 @@ class Actor:
         self.hook = hook
         self._release = release
         self._worker: SteppedConnection | None = None
-        stepped = SteppedDatabase(connect_args=hook.connect_args, listen_args=hook.connect_args)
+        stepped = SteppedDatabase(
+            connect_args=hook.settings.database.connect_args, listen_args=hook.settings.database.connect_args
+        )
         object.__setattr__(stepped, "gate", self.gate)
         hook.__dict__["_postgres"] = stepped
 
     def begin(self, *, knows_ledger: bool, joined: frozenset[str]) -> None:
         """As a process that has just begun, or one that has looked at the ledger before."""
         self.gate.joined = joined
-        known = self.hook._known_schema
+        known = self.hook.client._known
         known._schema, known._found_at = self.schema, math.inf
         self.hook._ledger_is_current = knows_ledger
         self.hook.address = ADDRESS
@@ -107,7 +110,7 @@ class Actor:
     def upstream(self) -> Upstream:
         """The worker."""
         if self._worker is None:
-            self._worker = self.gate.connect(**self.hook.connect_args)
+            self._worker = self.gate.connect(**self.hook.settings.database.connect_args)
         return Upstream(self._worker, self._release)
 
     def close(self) -> None:
@@ -161,7 +164,7 @@ class Stage:
         self.watcher.execute("SET session_replication_role = replica")
         self.watcher.execute("CREATE SCHEMA IF NOT EXISTS kept")
         self.plain = self._make_hook()
-        schema = self.plain.horsies_schema
+        schema = self.plain.client.schema
         self.actors = {name: Actor(name, self._make_hook(), self.release, schema) for name in NAMES}
         self._reset: sql.Composable = RESET
 
@@ -179,7 +182,7 @@ class Stage:
         """Make the start state and keep a copy of it."""
         self._forget_all()
         self.plain._ledger_is_current = False
-        self.plain.ensure_ledger()
+        migrate_ledger(self.plain.client)
         handed = given(self)
         self.plain.close()
         self._keep()
@@ -188,7 +191,7 @@ class Stage:
     def begin_with_ledger(self, version: int) -> None:
         """An earlier version of the ledger, empty, is what each order begins with."""
         self._forget_all()
-        self.plain.ensure_ledger()
+        migrate_ledger(self.plain.client)
         parts = ["DROP SCHEMA IF EXISTS airflow_horsies CASCADE", "DELETE FROM horsies_tasks"]
         for migration in migrations()[:version]:
             number, name = migration.version, migration.name

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from airflow_horsies import database
+from airflow_horsies.db.statement import sql_text
 from airflow_horsies.ledger import cancelling, submitting
-from airflow_horsies.wire.statement import sql_text
 from tests.integration.releases import IN_PLACE, MOVED
 from tests.interleavings.pairs import PAIRS, Pair
 from tests.interleavings.stage import Stage

@@ -11,14 +11,8 @@ from typing import Any
 import pytest
 from airflow.cli.cli_config import ActionCommand, GroupCommand
 
-from airflow_horsies.cli import (
-    format_cursor,
-    get_cli_commands,
-    main,
-    make_parser,
-    parse_cursor,
-    parse_states,
-)
+from airflow_horsies.cli import get_cli_commands, main
+from airflow_horsies.cli.definition import format_cursor, make_parser, parse_cursor, parse_states
 from airflow_horsies.models import PageCursor, TaskState
 
 ID = "0198a0de-0000-7000-8000-000000000001"

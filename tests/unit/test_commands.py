@@ -11,10 +11,10 @@ import pytest
 import yaml
 from airflow.providers.common.compat.sdk import AirflowNotFoundException
 
-from airflow_horsies import commands
-from airflow_horsies.cli import format_cursor, main
+from airflow_horsies.cli import commands, main
+from airflow_horsies.cli.definition import format_cursor
+from airflow_horsies.client.health import Finding, Status
 from airflow_horsies.exceptions import AccessDenied, TaskNotFound
-from airflow_horsies.health import Finding, Status
 from airflow_horsies.ledger.schema import Migration, latest_version
 from airflow_horsies.models import (
     Attempt,

@@ -10,9 +10,11 @@ import pytest
 from psycopg import errors
 
 from airflow_horsies import database as database_module
-from airflow_horsies.database import RERUN_PAUSES_SECONDS, Backoff, Database, Session, args_of_url
+from airflow_horsies.db.backoff import Backoff
+from airflow_horsies.db.connection import Database, args_of_url
+from airflow_horsies.db.session import RERUN_PAUSES_SECONDS, Session
+from airflow_horsies.db.statement import Rows, Script, Statement
 from airflow_horsies.exceptions import AccessDenied, DatabaseBusy, DatabaseError, DatabaseUnreachable, HorsiesError
-from airflow_horsies.wire.statement import Rows, Script, Statement
 
 SECRET = "s3cret-word"
 DATABASE = Database(

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from airflow_horsies import health
+from airflow_horsies.client import health
+from airflow_horsies.client.health import Finding, Status, check_health
 from airflow_horsies.exceptions import (
     AccessDenied,
     DatabaseUnreachable,
@@ -16,7 +17,6 @@ from airflow_horsies.exceptions import (
     ListenUnavailable,
     SchemaMissing,
 )
-from airflow_horsies.health import Finding, Status, check_health
 from airflow_horsies.ledger import checks as ledger_checks
 from airflow_horsies.ledger.schema import latest_version
 from airflow_horsies.models import QueueDepth, TaskPage, TaskState, TaskView, WorkerState

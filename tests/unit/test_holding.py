@@ -12,8 +12,8 @@ import httpx
 import pytest
 from packaging.version import Version
 
-from airflow_horsies import holding
-from airflow_horsies.holding import (
+from airflow_horsies.triggers import holding
+from airflow_horsies.triggers.holding import (
     LONGEST_HOLD_SECONDS,
     Hold,
     default_executor,

@@ -8,10 +8,9 @@ import pytest
 from airflow.providers.postgres.hooks import postgres as postgres_module
 from airflow.sdk import Connection
 
-from airflow_horsies.connected_hook import DEFAULT_CONNECT_ARGS
-from airflow_horsies.database import Database
+from airflow_horsies.db.connection import Database
 from airflow_horsies.exceptions import InvalidTask
-from airflow_horsies.hook import HorsiesHook
+from airflow_horsies.hook import DEFAULT_CONNECT_ARGS, HorsiesHook
 from airflow_horsies.models import TaskSpec
 from airflow_horsies.provider_info import CONNECTION_TYPE
 from airflow_horsies.wire.encoding import DEFAULT_MAX_PAYLOAD_BYTES
@@ -99,11 +98,11 @@ def test_waiting_is_by_notifications_unless_polling_is_asked_for(extra: dict[str
 
 def test_other_ways_of_waiting_are_refused() -> None:
     with pytest.raises(InvalidTask, match="connection h must be 'notify' or 'poll', not 'pull'"):
-        make_hook({"listen": "pull"}).can_listen()
+        make_hook({"listen": "pull"}).client.can_listen()
 
 
 def test_polling_needs_no_listener() -> None:
-    assert make_hook({"listen": "poll"}).can_listen() is False
+    assert make_hook({"listen": "poll"}).client.can_listen() is False
 
 
 @pytest.mark.parametrize("uses_psycopg", [True, False])
@@ -127,10 +126,10 @@ def test_invalid_task_is_refused_before_anything_is_opened(monkeypatch: pytest.M
     monkeypatch.setattr(Database, "connect", lambda *_: pytest.fail("it connected"))
     bad = TaskSpec(task_name="add", kwargs={"x": float("nan")})
     with pytest.raises(InvalidTask) as one:
-        make_hook().enqueue(bad)
+        make_hook().enqueue_task(bad)
     assert one.value.field == "kwargs.x"
     with pytest.raises(InvalidTask) as many:
-        make_hook().enqueue_many([TaskSpec(task_name="add"), bad])
+        make_hook().enqueue_tasks([TaskSpec(task_name="add"), bad])
     assert many.value.field == "task 1: kwargs.x"
 
 
@@ -141,7 +140,7 @@ def test_payload_limit_comes_from_the_connection() -> None:
 
 def test_one_id_is_not_taken_for_several() -> None:
     with pytest.raises(InvalidTask, match="put it into a list"):
-        make_hook().get_tasks("0198a0de-0000-7000-8000-000000000001")
+        make_hook().read_tasks("0198a0de-0000-7000-8000-000000000001")
 
 
 def test_form_is_that_of_the_provider_info() -> None:
@@ -160,9 +159,9 @@ def test_fields_the_form_left_empty_count_as_not_given() -> None:
     hook = make_hook(
         {"namespace": None, "listen": None, "listen_host": "", "listen_port": None, "max_payload_bytes": None}
     )
-    assert (hook.namespace, hook._listens) == ("default", True)
+    assert (hook.client.namespace, hook.settings.listens) == ("default", True)
     assert hook._max_payload_bytes == DEFAULT_MAX_PAYLOAD_BYTES
-    assert hook._postgres.listen_args == hook._postgres.connect_args
+    assert hook.settings.database.listen_args == hook.settings.database.connect_args
 
 
 def test_payload_limit_that_is_no_number_is_refused_by_name() -> None:

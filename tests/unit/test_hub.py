@@ -9,8 +9,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from airflow_horsies import hub as hub_module
-from airflow_horsies.database import Backoff, Database
+from airflow_horsies.client import hub as hub_module
+from airflow_horsies.client.hub import Hub, Waiter, hub_of
+from airflow_horsies.db.backoff import Backoff
+from airflow_horsies.db.connection import Database
 from airflow_horsies.exceptions import (
     AccessDenied,
     CutoverPending,
@@ -19,7 +21,6 @@ from airflow_horsies.exceptions import (
     HorsiesError,
     SchemaMissing,
 )
-from airflow_horsies.hub import Hub, Waiter, hub_of
 from airflow_horsies.ledger.schema import read_version
 from airflow_horsies.models import LogCursor, LogLine, TaskNews, TaskState
 

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from airflow_horsies.masking import mask_text, mask_value
+from airflow_horsies.core.masking import mask_text, mask_value
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_horsies.core.validation import require_task_id
 from airflow_horsies.exceptions import InvalidTask
 from airflow_horsies.models import (
     LIVE_STATES,
@@ -18,7 +19,6 @@ from airflow_horsies.models import (
     TaskInstanceKey,
     TaskSpec,
     TaskState,
-    require_task_id,
 )
 
 POLICY = RetryPolicy.fixed([1], auto_retry_for=["FLAKY"])

@@ -8,7 +8,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSki
 
 from airflow_horsies.exceptions import TaskExpired, TaskFailed, WorkerLost
 from airflow_horsies.models import TaskException, TaskFailure, TaskResult, TaskState, TaskView
-from airflow_horsies.outcomes import (
+from airflow_horsies.operators.outcomes import (
     TaskFailedForGood,
     TaskTimedOut,
     expiry_of,

@@ -16,12 +16,12 @@ from airflow.providers.common.compat.sdk import (
 from airflow.sdk import DAG, task
 from airflow.serialization import serialized_objects
 
-from airflow_horsies import holding, sensors
+from airflow_horsies import sensors
 from airflow_horsies.airflow_instance import InstanceState
 from airflow_horsies.exceptions import DatabaseUnreachable, HorsiesError, InvalidTask, TaskNotFound
 from airflow_horsies.models import QueueDepth, Submission, TaskInstanceKey, TaskState, TaskView
 from airflow_horsies.sensors import HorsiesQueueSensor, HorsiesSensor
-from airflow_horsies.triggers import HorsiesQueueTrigger, HorsiesSensorTrigger, HorsiesSubmissionTrigger
+from airflow_horsies.triggers import HorsiesQueueTrigger, HorsiesSensorTrigger, HorsiesSubmissionTrigger, holding
 
 ID = "0198a0de-0000-7000-8000-000000000001"
 OTHER_ID = "0198a0de-0000-7000-8000-000000000002"
@@ -184,10 +184,10 @@ def test_sensors_are_mapped_chained_and_serialized() -> None:
         make_sensor(task_id="after", task_ids=find())
         HorsiesSensor.partial(task_id="each").expand(task_ids=[[ID], [OTHER_ID]])
         HorsiesQueueSensor.partial(task_id="queues", max_depth=3).expand(horsies_queue=["a", "b"])
-    assert dag.get_task("after").upstream_task_ids == {"find"}
+    assert dag.read_task("after").upstream_task_ids == {"find"}
     restored = serialized(dag)
     assert restored.task_ids == ["find", "after", "each", "queues"]
-    assert tuple(restored.get_task("after").template_fields) == HorsiesSensor.template_fields
+    assert tuple(restored.read_task("after").template_fields) == HorsiesSensor.template_fields
 
 
 def test_queue_of_horsies_is_not_the_queue_of_airflows_executor() -> None:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from airflow_horsies import task_log
+from airflow_horsies.core.log import lines_of_each
 from airflow_horsies.exceptions import AccessDenied, DatabaseUnreachable, HorsiesError
-from airflow_horsies.ledger.attempts import lines_of_each
 from airflow_horsies.models import AttemptRecord, LogCursor, LogLine, Progress, TaskNews
-from airflow_horsies.task_log import TaskLog, load_seen, store_seen
+from airflow_horsies.triggers import task_log
+from airflow_horsies.triggers.task_log import TaskLog, load_seen, store_seen
 
 ONE = "0198a0de-0000-7000-8000-000000000001"
 TWO = "0198a0de-0000-7000-8000-000000000002"

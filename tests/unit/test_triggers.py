@@ -16,6 +16,7 @@ from airflow.sdk.execution_time import task_runner
 
 from airflow_horsies import triggers
 from airflow_horsies.airflow_instance import InstanceState
+from airflow_horsies.client.hub import Waiter
 from airflow_horsies.exceptions import (
     AccessDenied,
     DatabaseBusy,
@@ -24,7 +25,6 @@ from airflow_horsies.exceptions import (
     SchemaMissing,
     TaskNotFound,
 )
-from airflow_horsies.hub import Waiter
 from airflow_horsies.models import (
     LogCursor,
     LogLine,
@@ -41,9 +41,8 @@ from airflow_horsies.triggers import (
     HorsiesSensorTrigger,
     HorsiesSubmissionTrigger,
     HorsiesTrigger,
-    depth_of,
-    is_open,
 )
+from airflow_horsies.triggers.queue import depth_of, is_open
 
 ID = "0198a0de-0000-7000-8000-000000000001"
 OTHER_ID = "0198a0de-0000-7000-8000-000000000002"

@@ -3,8 +3,8 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 
+from airflow_horsies.core.values import attempt_values, line_values, progress_values, record_values
 from airflow_horsies.models import Attempt, AttemptRecord, LogLine, Progress
-from airflow_horsies.values import attempt_values, line_values, progress_values, record_values
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from airflow_horsies.models import Attempt, AttemptRecord, Progress, TaskState, TaskView
-from airflow_horsies.wording import (
+from airflow_horsies.core.wording import (
     LOST,
     describe_attempt,
     describe_attempts,
@@ -16,6 +15,7 @@ from airflow_horsies.wording import (
     describe_record,
     outcome_of,
 )
+from airflow_horsies.models import Attempt, AttemptRecord, Progress, TaskState, TaskView
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 ATTEMPT = Attempt(

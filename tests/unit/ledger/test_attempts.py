@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from airflow_horsies.core.log import lines_of_each
 from airflow_horsies.exceptions import WireError
-from airflow_horsies.ledger.attempts import SINCE, lines_of_each, read_attempts, read_news
+from airflow_horsies.ledger.attempts import SINCE, read_attempts, read_news
 from airflow_horsies.ledger.schema import read_since
 from airflow_horsies.models import LogCursor, LogLine, Progress, TaskNews
 from tests.unit.driving import drive

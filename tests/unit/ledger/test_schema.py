@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from airflow_horsies.db.statement import Statement
 from airflow_horsies.exceptions import LedgerNewer, LedgerOutdated
 from airflow_horsies.ledger import schema
 from airflow_horsies.ledger.schema import (
@@ -16,7 +17,6 @@ from airflow_horsies.ledger.schema import (
     read_version,
     require_migrated,
 )
-from airflow_horsies.wire.statement import Statement
 from tests.unit import driving
 from tests.unit.driving import drive
 

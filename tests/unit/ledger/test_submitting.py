@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from airflow_horsies.db.statement import Rows
 from airflow_horsies.exceptions import InvalidTask, NamespaceTaken, StaleSubmission, TaskNotFound
 from airflow_horsies.ledger.cancelling import cancel_and_signal
 from airflow_horsies.ledger.submitting import Item, Submitter, submit_tasks
@@ -23,7 +24,6 @@ from airflow_horsies.models import (
     TaskState,
 )
 from airflow_horsies.wire.encoding import encode_task
-from airflow_horsies.wire.statement import Rows
 from airflow_horsies.wire.statements import Wire
 from tests.unit.driving import MOVED, Answer, drive
 

@@ -22,9 +22,9 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from airflow_horsies.models import Slice
-from airflow_horsies.spark.filters import Conditions, narrowed
-from airflow_horsies.spark.tables import ATTEMPTS, WORKERS, Table
+from airflow_horsies.core.paging import Slice
+from airflow_horsies.source.filters import Conditions, narrowed
+from airflow_horsies.source.tables import ATTEMPTS, WORKERS, Table
 
 UUID = "0190c7a2-0000-7000-8000-000000000000"
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

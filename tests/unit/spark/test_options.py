@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 from airflow_horsies.exceptions import SourceError
+from airflow_horsies.source.options import Options, StreamOptions
 from airflow_horsies.spark import HorsiesDataSource
-from airflow_horsies.spark.options import Options, StreamOptions
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,14 @@ from itertools import pairwise
 import pytest
 
 pytest.importorskip("pyspark")
+from airflow_horsies.core.paging import Slice
 from airflow_horsies.exceptions import SourceError
-from airflow_horsies.models import Slice
+from airflow_horsies.source.connecting import find_database
+from airflow_horsies.source.keeper import Kept, find_driver
+from airflow_horsies.source.planning import cut, quantiles, slices
+from airflow_horsies.source.reader import Part
+from airflow_horsies.source.tables import ATTEMPTS
 from airflow_horsies.spark import HorsiesDataSource
-from airflow_horsies.spark.connecting import find_database
-from airflow_horsies.spark.keeper import Kept, find_driver
-from airflow_horsies.spark.planning import cut, quantiles, slices
-from airflow_horsies.spark.reader import Part
-from airflow_horsies.spark.tables import ATTEMPTS
 from tests.unit.driving import drive
 
 DAY = datetime(2026, 1, 1, tzinfo=UTC)

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_horsies.exceptions import WireError
-from airflow_horsies.spark import reading
-from airflow_horsies.spark.tables import Column, Kind, arrow_schema
+from airflow_horsies.source import reading
+from airflow_horsies.source.tables import Column, Kind, arrow_schema
 
 ESCAPED = {"\b": r"\b", "\f": r"\f", "\n": r"\n", "\r": r"\r", "\t": r"\t", "\v": r"\v", "\\": r"\\"}
 ODD = ['"', "\\", "\\N", "\\\\N", "\\n", "\t", "\n", "\r", ",", "\x01", "\u2028", "é", ""]

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_horsies.core.paging import Slice
 from airflow_horsies.exceptions import WireError
-from airflow_horsies.models import Slice
-from airflow_horsies.spark import snapshots
-from airflow_horsies.spark.tables import ATTEMPTS
+from airflow_horsies.source import snapshots
+from airflow_horsies.source.tables import ATTEMPTS
 
 # What JSON, CSV and COPY write otherwise, what looks like a separator, and what some take for the end of a line.
 ODD = [

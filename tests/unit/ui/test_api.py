@@ -51,9 +51,12 @@ with warnings.catch_warnings():
     from airflow.api_fastapi.common.db.common import _get_session
     from airflow.api_fastapi.core_api.security import get_user
 
-    from airflow_horsies.ui import access, api, instance_routes, overview_routes, run_routes
+    from airflow_horsies.ui import access, api
     from airflow_horsies.ui.airflow_side import AirflowTry
     from airflow_horsies.ui.answers import MAX_TEXT_CHARS
+    from airflow_horsies.ui.routes import instance as instance_routes
+    from airflow_horsies.ui.routes import overview as overview_routes
+    from airflow_horsies.ui.routes import run as run_routes
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 INSTANCE = TaskInstanceKey(dag_id="sales", run_id="manual__1", task_id="load")
@@ -145,7 +148,7 @@ class FakeHook:
         return ids.count, ids.array.split(",")[offset : offset + limit]
 
     def summaries(self, ids: list[str], **_: int) -> dict[str, TaskView]:
-        return self.get_tasks(ids)
+        return self.read_tasks(ids)
 
     def get_tasks(self, ids: list[str]) -> dict[str, TaskView]:
         return {task_id: self.tasks[task_id] for task_id in ids if task_id in self.tasks}

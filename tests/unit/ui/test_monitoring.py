@@ -12,7 +12,7 @@ import pytest
 with warnings.catch_warnings():
     # Airflow's security module brings Starlette's test client along, which warns of the httpx it finds.
     warnings.simplefilter("ignore")
-    from airflow_horsies.ui.monitoring import Delegated, Policed
+    from airflow_horsies.ui.routes.monitoring import Delegated, Policed
 
 SCRIPT = b"window.x = 1"
 PAGE = b"<html><script>" + SCRIPT + b"</script><script src=a.js></script></html>"

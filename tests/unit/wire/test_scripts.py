@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from airflow_horsies.db.statement import Rows
 from airflow_horsies.exceptions import (
     HorsiesError,
     InvalidTask,
@@ -19,7 +20,6 @@ from airflow_horsies.exceptions import (
 from airflow_horsies.models import CancelOutcome, PageCursor, RetentionClass, TaskSpec, TaskState
 from airflow_horsies.wire import scripts
 from airflow_horsies.wire.encoding import EncodedTask, encode_task
-from airflow_horsies.wire.statement import Rows
 from airflow_horsies.wire.statements import Wire
 from tests.unit.driving import IN_PLACE, MOVED, Driven, drive
 from tests.unit.wire.test_decoding import task_row

@@ -9,12 +9,12 @@ import pytest
 
 pytest.importorskip("horsies")
 
+from airflow_horsies.db.statement import Rows, Script
 from airflow_horsies.exceptions import DatabaseUnreachable
 from airflow_horsies.ledger import schema as ledger_schema
 from airflow_horsies.ledger.cancelling import carry_out_requests
 from airflow_horsies.ledger.pruning import SINCE, PruneRule
 from airflow_horsies.wire.schema import detect_schema
-from airflow_horsies.wire.statement import Rows, Script
 from airflow_horsies.worker import housekeeping
 from airflow_horsies.worker.housekeeping import Housekeeper
 from airflow_horsies.worker.reporter import database_of

@@ -13,8 +13,8 @@ import pytest
 pytest.importorskip("horsies")
 
 import airflow_horsies
-from airflow_horsies.worker import jvm
-from airflow_horsies.worker.jvm import FOLDER_PREFIX, LOCK_FILE, Jvm, remove_folders_of_the_dead
+from airflow_horsies.worker.engines import jvm
+from airflow_horsies.worker.engines.jvm import FOLDER_PREFIX, LOCK_FILE, Jvm, remove_folders_of_the_dead
 
 OTHER_PROCESS = """
 import sys, tempfile

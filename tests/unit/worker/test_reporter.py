@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("horsies")
 
+from airflow_horsies.db.statement import Rows
 from airflow_horsies.exceptions import DatabaseBusy, DatabaseError, DatabaseUnreachable
-from airflow_horsies.wire.statement import Rows
 from airflow_horsies.worker import reporter as reporter_module
 from airflow_horsies.worker.attempt import Assignment, RunningAttempt, StopReason
 from airflow_horsies.worker.logs import AttemptLog

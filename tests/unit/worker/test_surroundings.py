@@ -7,9 +7,9 @@ import pytest
 
 pytest.importorskip("horsies")
 
-from airflow_horsies.worker.classic import ClassicSpark
+from airflow_horsies.worker.engines.classic import ClassicSpark
+from airflow_horsies.worker.engines.surroundings import Surroundings
 from airflow_horsies.worker.settings import SparkSettings
-from airflow_horsies.worker.surroundings import Surroundings
 
 
 @pytest.fixture
