@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 
 from markdown_it import MarkdownIt
 
-GUIDES = Path(str(files("airflow_horsies"))) / "docs"
-README = Path(__file__).parents[2] / "README.md"
+CHECKOUT = Path(__file__).parents[2]
+DOCS = CHECKOUT / "docs"
+README = CHECKOUT / "README.md"
+FRONT_DOOR = (README, CHECKOUT / "CONTRIBUTING.md", CHECKOUT / "SECURITY.md")
 
 # Language and kind to what is done with such a block. What is not here fails the test.
 RUNNERS = {
@@ -40,7 +41,7 @@ RUNNERS = {
     "text tree": "each file of it exists",
 }
 # The guides that write my_tasks.py, in the order in which a reader would.
-TASK_GUIDES = ("write-a-task.md", "batch.md", "history-and-report.md")
+TASK_GUIDES = ("tutorial.md", "how-to/write-a-task.md", "how-to/batch.md", "how-to/history-and-report.md")
 # Commands that need a machine, a cluster or an index that is not here, by their first word: looked at, and not run.
 CHECKED_COMMANDS = ("pip", "systemctl", "kubectl", "helm", "make", "python3.13")
 WORKER_COMMAND = "python -m airflow_horsies.worker my_tasks:app"
@@ -64,15 +65,25 @@ class Block:
         return f"{self.guide}:{self.line}"
 
 
+def pages() -> list[Path]:
+    """Every page of the site."""
+    return sorted(DOCS.rglob("*.md"))
+
+
 def documents() -> list[Path]:
-    """The guides and, in a checkout, the README."""
-    return [*([README] if README.exists() else []), *sorted(GUIDES.glob("*.md"))]
+    """The pages of the site, and the files that a visitor of the repository reads first."""
+    return [*FRONT_DOOR, *pages()]
+
+
+def name_of(path: Path) -> str:
+    """How the tests name a document: by its path below docs/, or below the checkout."""
+    return path.relative_to(DOCS if path.is_relative_to(DOCS) else CHECKOUT).as_posix()
 
 
 def blocks_of(path: Path) -> list[Block]:
     """Fenced blocks; an indented one, whose language nobody can tell, comes without info."""
     return [
-        Block(path.name, (token.map or [0])[0] + 1, token.info.strip(), token.content)
+        Block(name_of(path), (token.map or [0])[0] + 1, token.info.strip(), token.content)
         for token in MarkdownIt().parse(path.read_text())
         if token.type in ("fence", "code_block")
     ]
