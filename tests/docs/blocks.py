@@ -1,4 +1,4 @@
-"""The code blocks of the guides: what each is, and what the tests do with it.
+"""The code blocks of the documentation: what each is, and what the tests do with it.
 
 A fence names its language and, where that is not enough, what it is: ``python dag``, ``yaml kubernetes``.
 """
@@ -18,7 +18,7 @@ FRONT_DOOR = (README, CHECKOUT / "CONTRIBUTING.md", CHECKOUT / "SECURITY.md")
 
 # Language and kind to what is done with such a block. What is not here fails the test.
 RUNNERS = {
-    "python tasks": "together, in the order of TASK_GUIDES, the file my_tasks.py of a real worker",
+    "python tasks": "together, in the order of TASK_GUIDES, the file my_tasks.py of a real worker, with one app",
     "python dag": "parsed by Airflow and run with dag.test(), its tasks by that worker",
     "python script": "run by Python beside that worker",
     "python test": "run by pytest, with a Spark session of its own",
@@ -38,13 +38,15 @@ RUNNERS = {
     "text message": "found among the messages this package can produce",
     "text airflow": "found among the messages the installed Airflow can produce",
     "text picture": "for the eye",
-    "text tree": "each file of it exists",
+    "text tree": "compared with the package",
+    "json result": "compared with the results of the DAG above it, task by task",
 }
 # The guides that write my_tasks.py, in the order in which a reader would.
-TASK_GUIDES = ("tutorial.md", "how-to/write-a-task.md", "how-to/batch.md", "how-to/history-and-report.md")
+TASK_GUIDES = ("README.md", "tutorial.md", "how-to/write-a-task.md", "how-to/batch.md", "how-to/history-and-report.md")
 # Commands that need a machine, a cluster or an index that is not here, by their first word: looked at, and not run.
 CHECKED_COMMANDS = ("pip", "systemctl", "kubectl", "helm", "make", "python3.13")
 WORKER_COMMAND = "python -m airflow_horsies.worker my_tasks:app"
+START_COMMAND = "../.venv/bin/python -m airflow_horsies.embedded start hello_tasks:app"
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,12 @@ def name_of(path: Path) -> str:
     return path.relative_to(DOCS if path.is_relative_to(DOCS) else CHECKOUT).as_posix()
 
 
+def text_of(name: str) -> str:
+    """A document by its name."""
+    (path,) = [path for path in documents() if name_of(path) == name]
+    return path.read_text()
+
+
 def blocks_of(path: Path) -> list[Block]:
     """Fenced blocks; an indented one, whose language nobody can tell, comes without info."""
     return [
@@ -102,4 +110,4 @@ def commands(block: Block) -> list[str]:
 
 def is_checked_only(command: str) -> bool:
     program = Path(command.split()[0]).name
-    return program in CHECKED_COMMANDS or command == WORKER_COMMAND
+    return program in CHECKED_COMMANDS or command in (WORKER_COMMAND, START_COMMAND)

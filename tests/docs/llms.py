@@ -53,6 +53,6 @@ def _lines(section: dict[str, Any]) -> Iterator[str]:
 def _first_sentence(path: str) -> str:
     """That of the first paragraph, as plain text."""
     paragraphs = re.split(r"\n\s*\n", (DOCS / path).read_text())
-    found = next(text for text in paragraphs if text[:1] not in "#|!<`")
+    found = next(text for text in paragraphs if not text.startswith(("#", "|", "!", "<", "```")))
     plain = re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", " ".join(found.split()))
     return re.split(r"(?<=[.:]) ", plain)[0].rstrip(":.") + "."

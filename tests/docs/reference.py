@@ -70,7 +70,7 @@ VARIABLES = {
     f"last heard of; {int(settings.PRUNE_AFTER.total_seconds())}",
     settings.RESULT_BYTES: f"how large the JSON of a result may be; {settings.DEFAULT_RESULT_BYTES}",
 }
-WRITTEN = "`make docs` writes this page from the code, and a test compares it with the code.\n"
+WRITTEN = "`make docs` writes this page from the code, and a test compares the two.\n"
 
 
 def reference() -> dict[str, str]:
@@ -82,7 +82,9 @@ def _index() -> Iterator[str]:
     yield "# Reference\n"
     yield "Every name this package gives you. `make docs` writes these pages from the code.\n"
     yield "| page | what it lists |\n|---|---|"
-    yield _row("[Operators and sensors](operators.md)", "operators, sensors, the decorator, the notifier, retry policies")
+    yield _row(
+        "[Operators and sensors](operators.md)", "operators, sensors, the decorator, the notifier, retry policies"
+    )
     yield _row("[Hook](hook.md)", "the methods of `HorsiesHook`, `TaskSpec`, the connection")
     yield _row("[Worker](worker.md)", "what a module of tasks imports")
     yield _row("[Settings](settings.md)", "the settings of Airflow and the environment of a worker")
@@ -92,7 +94,7 @@ def _index() -> Iterator[str]:
 
 def _operators() -> Iterator[str]:
     yield "# Operators and sensors\n"
-    yield WRITTEN
+    yield f"What DAG authors import, with every parameter. {WRITTEN}"
     yield (
         "Templated parameters may hold Jinja templates. Parameters of Airflow itself, such as `retries`, "
         "`execution_timeout` or `trigger_rule`, are not listed.\n"
@@ -125,7 +127,7 @@ def _operators() -> Iterator[str]:
 
 def _settings() -> Iterator[str]:
     yield "# Settings\n"
-    yield WRITTEN
+    yield f"The settings of Airflow, and the environment of a worker. {WRITTEN}"
     yield "## Settings of Airflow\n"
     yield "| setting | default | meaning |\n|---|---|---|"
     for section, held in CONFIG.items():
@@ -144,8 +146,7 @@ def _settings() -> Iterator[str]:
 
 def _command_line() -> Iterator[str]:
     yield "# Command line\n"
-    yield WRITTEN
-    yield "`airflow horsies COMMAND`; on Airflow 3.1, `python -m airflow_horsies.cli COMMAND`.\n"
+    yield f"The commands of `airflow horsies`; on Airflow 3.1, of `python -m airflow_horsies.cli`. {WRITTEN}"
     for group in get_cli_commands():
         yield from _commands(f"airflow {group.name}", group.subcommands)
 
@@ -274,7 +275,7 @@ def _row(*cells: str) -> str:
 
 def _hook() -> Iterator[str]:
     yield "# Hook\n"
-    yield WRITTEN
+    yield f"The hook, what it sends, and the connection behind it. {WRITTEN}"
     yield "## HorsiesHook\n"
     yield "`HorsiesHook(horsies_conn_id)`, from `airflow_horsies.hook`. Every method has an example in its docstring.\n"
     yield "| method | what it does |\n|---|---|"
@@ -308,8 +309,8 @@ def _connection() -> Iterator[str]:
 
 def _worker() -> Iterator[str]:
     yield "# Worker\n"
-    yield WRITTEN
-    yield "From `airflow_horsies.worker`. `python -m airflow_horsies.worker MODULE:APP` starts a worker.\n"
+    yield f"What a module of tasks imports from `airflow_horsies.worker`. {WRITTEN}"
+    yield "`python -m airflow_horsies.worker MODULE:APP` starts a worker.\n"
     yield from _function(horsies_app, "horsies_app")
     yield from _class(Queue)
     yield from _function(spark_task, "@spark_task")
@@ -323,10 +324,10 @@ def _worker() -> Iterator[str]:
 
 def _errors() -> Iterator[str]:
     yield "# Errors\n"
-    yield WRITTEN
     yield (
-        "A failed horsies task has an *error code*, which a retry policy can name. Python code that uses this package "
-        "meets an *exception*. Each of them has an anchor here: the code or the name in lower case.\n"
+        "Every error code and every exception. A failed horsies task has an *error code*, which a retry policy can "
+        "name. Python code that uses this package meets an *exception*. Each has an anchor here: its name in lower "
+        f"case. {WRITTEN}"
     )
     yield "## Codes of the worker\n"
     yield (
