@@ -17,7 +17,7 @@ from airflow_horsies.client.async_client import AsyncClient
 from airflow_horsies.client.client import Client
 from airflow_horsies.client.former_names import find_former
 from airflow_horsies.client.hub import Waiter
-from airflow_horsies.client.settings import ClientSettings
+from airflow_horsies.client.settings import DEFAULT_MAX_PAYLOAD_BYTES, ClientSettings
 from airflow_horsies.client.waiting import POLL_SECONDS
 from airflow_horsies.core.cluster import QueueDepth, WorkerState
 from airflow_horsies.core.log import LogCursor, LogLine, Progress
@@ -28,7 +28,6 @@ from airflow_horsies.core.task import LIVE_STATES, AttemptRecord, CancelOutcome,
 from airflow_horsies.db.connection import Database
 from airflow_horsies.exceptions import HorsiesError, InvalidTask
 from airflow_horsies.provider_info import CONNECTION_TYPE
-from airflow_horsies.wire.encoding import DEFAULT_MAX_PAYLOAD_BYTES
 
 LISTEN_NOTIFY = "notify"
 LISTEN_POLL = "poll"

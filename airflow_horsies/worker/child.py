@@ -11,9 +11,9 @@ from functools import partial
 from typing import Any
 
 from horsies import TaskError, TaskResult
-from horsies.core.models.tasks import OperationalErrorCode, OutcomeCode
 
-from airflow_horsies.worker.attempt import Assignment, RunningAttempt, StopReason, find_assignment
+from airflow_horsies.borrowed.horsies import Assignment, OperationalErrorCode, OutcomeCode, find_assignment
+from airflow_horsies.worker.attempt import RunningAttempt, StopReason
 from airflow_horsies.worker.engines.engine import Spark, make_spark
 from airflow_horsies.worker.errors import Failure, TaskFault, describe, is_unfit_to_keep, short
 from airflow_horsies.worker.housekeeping import Housekeeper

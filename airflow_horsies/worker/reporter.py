@@ -176,7 +176,7 @@ class Reporter:
     def _begin(self, attempt: RunningAttempt) -> int | None:
         """The attempt's number; None where it is no longer this worker's, and nobody could say which it was."""
         begun = self._client.begin_attempt(
-            attempt.assignment.claim, hostname=socket.gethostname(), pid=os.getpid(), started_at=attempt.started_at
+            attempt.claim, hostname=socket.gethostname(), pid=os.getpid(), started_at=attempt.started_at
         )
         if begun is None:
             if attempt.outcome is None:
@@ -192,7 +192,7 @@ class Reporter:
         if attempt.stop_reason is not None or time.monotonic() - self._watched < WATCH_SECONDS:
             return
         self._watched = time.monotonic()
-        reason = REASONS_TO_STOP.get(self._client.read_claim(attempt.assignment.claim))
+        reason = REASONS_TO_STOP.get(self._client.read_claim(attempt.claim))
         if reason is not None and attempt.outcome is None:
             self._stop(attempt, reason)
 
