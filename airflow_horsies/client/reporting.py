@@ -93,6 +93,19 @@ class WorkerClient:
 
     # -- attempts ------------------------------------------------------------------------------------------------------
 
+    def find_claim(self, *, hostname: str, pid: int) -> Claim | None:
+        """What a process of a worker runs now, by the table."""
+        wire = self._known_wire()
+
+        def find() -> Script[Claim | None]:
+            rows = yield wire.find_running_task(hostname, pid)
+            if not rows:
+                return None
+            row = rows[0]
+            return Claim(task_id=row["id"], worker_id=row["worker_id"], claimed_at=row["claimed_at"])
+
+        return self._run(find)
+
     def begin_attempt(self, claim: Claim, *, hostname: str, pid: int, started_at: datetime) -> BegunAttempt | None:
         """None where the task is no longer this worker's."""
         wire = self._known_wire()
