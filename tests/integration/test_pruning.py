@@ -174,9 +174,9 @@ def test_nobody_who_submits_waits_for_a_pruner(hook: HorsiesHook, own: psycopg.C
         other = make_hook()
         other.client.run(_fail_where_it_would_wait)
         submit(other, 100)
-        cleared = other.submit(TaskSpec(task_name="add"), instance(0), AirflowTry(try_number=2, clear_number=1))
+        cleared = other.submit_task(TaskSpec(task_name="add"), instance(0), AirflowTry(try_number=2, clear_number=1))
         assert cleared.outcome is SubmitOutcome.SENT
-        other.cancel(cleared.task_id)
+        other.cancel_task(cleared.task_id)
     assert counts(own)["submissions"] == 2
 
 
