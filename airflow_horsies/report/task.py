@@ -105,7 +105,7 @@ def _write_page(page: str, folder: str, period: Period) -> str | None:
 
 
 def _show_in_airflow(report: Report, page: str) -> None:
-    client = WorkerClient(find_database(None), limits=None)
+    client = WorkerClient(find_database(None), is_limited=False)
     try:
         client.save_report(report, page)
     finally:

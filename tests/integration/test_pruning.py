@@ -15,7 +15,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from airflow_horsies import hook as hook_module
+from airflow_horsies.client import ledger as ledger_client
 from airflow_horsies.client.ledger import migrate_ledger, prune_ledger
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.exceptions import DatabaseError
@@ -153,10 +153,10 @@ def test_many_are_pruned_page_by_page_and_each_page_is_committed(
 def test_a_pruner_waits_for_another_one_and_says_so_in_the_end(
     hook: HorsiesHook, own: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hook_module, "MAX_PRUNE_WAITS", 3)
+    monkeypatch.setattr(ledger_client, "MAX_PRUNE_WAITS", 3)
     with own.transaction():
         own.execute("SELECT pg_advisory_xact_lock(hashtextextended('airflow_horsies.pruning', 0))")
-        with pytest.raises(DatabaseError, match=r"Another process prunes"):
+        with pytest.raises(DatabaseError, match=r"Another process has been pruning"):
             prune_ledger(hook.client)
     assert prune_ledger(hook.client) == 0
 

@@ -9,8 +9,8 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from airflow_horsies.db import session
 from airflow_horsies.client import pool
+from airflow_horsies.db import session
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.exceptions import DatabaseBusy
 from airflow_horsies.hook import HorsiesHook

@@ -15,8 +15,8 @@ import psycopg
 from airflow.sdk import Connection
 from psycopg import sql
 
-from airflow_horsies import database
 from airflow_horsies.client.ledger import migrate_ledger
+from airflow_horsies.db import session
 from airflow_horsies.db.connection import Database
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.hook import HorsiesHook
@@ -287,7 +287,7 @@ def staged(postgres: EmbeddedPostgres, release: str, folder: Path) -> Iterator[S
 @contextmanager
 def without_pauses() -> Iterator[None]:
     """What is run again is run again at once."""
-    with patch.object(database, "RERUN_PAUSES_SECONDS", (0.0,) * len(database.RERUN_PAUSES_SECONDS)):
+    with patch.object(session, "RERUN_PAUSES_SECONDS", (0.0,) * len(session.RERUN_PAUSES_SECONDS)):
         yield
 
 
