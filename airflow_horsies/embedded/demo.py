@@ -16,6 +16,7 @@ from types import FrameType
 
 import psycopg
 
+from airflow_horsies.core.environment import REPORT_FOLDER
 from airflow_horsies.core.task import TaskView
 from airflow_horsies.embedded.airflow import kept_json
 from airflow_horsies.embedded.errors import EmbeddedError
@@ -56,7 +57,7 @@ def run(folder: Path, *, once: bool, dags_folder: Path, days: int = ALL_DAYS, en
         worker_environ={
             "PYTHONPATH": str(dags_folder.absolute()),
             "FLIGHTS_LAKE": str(folder.absolute() / LAKE),
-            "HORSIES_REPORT_FOLDER": str(folder.absolute() / REPORTS),
+            REPORT_FOLDER: str(folder.absolute() / REPORTS),
         },
         all_admins=True,
         namespace=kept_namespace(folder),
