@@ -55,7 +55,7 @@ def task_log_of_airflow(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptu
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("hub", "hook"):
+    for module in ("client.hub", "client.waiting"):
         monkeypatch.setattr(f"airflow_horsies.{module}.FOLLOW_SECONDS", QUICKLY)
 
 
