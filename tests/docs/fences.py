@@ -20,9 +20,9 @@ class _WithoutKinds(Preprocessor):
 
 
 class FenceKinds(Extension):
-    def extendMarkdown(self, md: Markdown) -> None:  # noqa: N802
+    def extendMarkdown(self, md: Markdown) -> None:
         md.preprocessors.register(_WithoutKinds(md), "fence_kinds", PRIORITY)
 
 
-def makeExtension(**options: Any) -> FenceKinds:  # noqa: N802
+def makeExtension(**options: Any) -> FenceKinds:
     return FenceKinds(**options)

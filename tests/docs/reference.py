@@ -56,9 +56,10 @@ VARIABLES = {
     settings.DEAD_AFTER_SECONDS: "a worker that gave no sign of life for so long is dead, and its tasks are recovered; "
     f"{settings.DEFAULT_DEAD_AFTER.total_seconds():.0f}. Every worker looks after all tasks of the database, so give "
     "all of them the same",
-    settings.SPARK_MASTER: f"where Spark runs; `{settings.DEFAULT_MASTER}`; see [Spark clusters](../how-to/spark-clusters.md)",
+    settings.SPARK_MASTER: f"where Spark runs; `{settings.DEFAULT_MASTER}`; see "
+    "[Spark clusters](../how-to/spark-clusters.md)",
     settings.SPARK_CONF: "Spark's settings, as a JSON object",
-    settings.SPARK_HANG_SECONDS: "a JVM that leaves questions unanswered for so long is killed; "
+    settings.SPARK_HANG_SECONDS: "a JVM that does not respond for so long is killed; "
     f"{settings.DEFAULT_HANG_SECONDS}",
     settings.LOG_LINES: f"lines kept of an attempt; {settings.DEFAULT_LOG_LINES}",
     settings.LOG_BYTES: f"bytes kept of the lines of an attempt; {settings.DEFAULT_LOG_BYTES}",
