@@ -8,14 +8,18 @@ if (location.protocol === "file:") {
       this.frame.srcdoc =
         "<script>self.postMessage = (data) => self.frameElement.answer(data);</script>" +
         `<script src="${new URL(address, location.href)}"></script>`;
-      this.frame.answer = (data) => this.onmessage?.({ data });
+      // As between a page and a worker: both sides have their own copy, and nobody waits.
+      this.frame.answer = (data) => {
+        const copy = structuredClone(data);
+        setTimeout(() => this.onmessage?.({ data: copy }));
+      };
       this.loaded = new Promise((resolve) => this.frame.addEventListener("load", resolve));
       document.body.append(this.frame);
     }
 
-    async postMessage(data) {
-      await this.loaded;
-      this.frame.contentWindow.onmessage?.({ data });
+    postMessage(data) {
+      const copy = structuredClone(data);
+      this.loaded.then(() => this.frame.contentWindow.onmessage?.({ data: copy }));
     }
 
     terminate() {
