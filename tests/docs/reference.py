@@ -60,8 +60,7 @@ VARIABLES = {
     settings.SPARK_MASTER: f"where Spark runs; `{settings.DEFAULT_MASTER}`; see "
     "[Spark clusters](../how-to/spark-clusters.md)",
     settings.SPARK_CONF: "Spark's settings, as a JSON object",
-    settings.SPARK_HANG_SECONDS: "a JVM that does not respond for so long is killed; "
-    f"{settings.DEFAULT_HANG_SECONDS}",
+    settings.SPARK_HANG_SECONDS: f"a JVM that does not respond for so long is killed; {settings.DEFAULT_HANG_SECONDS}",
     settings.LOG_LINES: f"lines kept of an attempt; {settings.DEFAULT_LOG_LINES}",
     settings.LOG_BYTES: f"bytes kept of the lines of an attempt; {settings.DEFAULT_LOG_BYTES}",
     settings.LOG_AGE_SECONDS: "log lines older than this are removed, whatever became of their task; "

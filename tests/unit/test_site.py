@@ -17,7 +17,9 @@ from tests.docs.llms import NAME, SITE
 pytest.importorskip("zensical")
 
 # Where a browser loads something by itself; a link is none.
-LOADED = re.compile(r"""<(?:script|img|iframe|source)\b[^>]*\bsrc="([^"]+)"|<link\b[^>]*\bhref="([^"]+)"|url\(([^)]+)\)""")
+LOADED = re.compile(
+    r"""<(?:script|img|iframe|source)\b[^>]*\bsrc="([^"]+)"|<link\b[^>]*\bhref="([^"]+)"|url\(([^)]+)\)"""
+)
 
 
 @pytest.fixture(scope="module")
