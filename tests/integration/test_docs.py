@@ -33,6 +33,7 @@ from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.models import AirflowTry, TaskInstanceKey, TaskSpec, TaskState
 from tests.docs import airflow_server, run_dags
 from tests.docs.blocks import TASK_GUIDES, WORKER_COMMAND, Block, all_blocks, commands, is_checked_only
+from tests.docs.outputs import pattern_of
 from tests.integration.conftest import MakeHook
 from tests.integration.pgbouncer import pgbouncer
 from tests.integration.releases import IN_PLACE
@@ -285,18 +286,6 @@ def test_shown_output_is_what_the_command_above_it_prints(deployment: Deployment
     assert len(printed) == len(block.text.splitlines()), ended.out
     for shown, line in zip(block.text.splitlines(), printed, strict=True):
         assert pattern_of(shown, values).fullmatch(line), f"{line!r} is not {shown!r}"
-
-
-def pattern_of(shown: str, values: dict[str, str]) -> re.Pattern[str]:
-    """What a line that is shown must read like: with these values in their places, and durations of as many digits
-    behind the point."""
-    for placeholder, value in values.items():
-        shown = shown.replace(placeholder, value)
-    parts = re.split(r"\d+\.(\d+)(?= s\b)", shown.rstrip())
-    texts, digits = parts[::2], parts[1::2]
-    durations = [rf"\d+\.\d{{{len(each)}}}" for each in digits]
-    escaped = [re.escape(text) for text in texts]
-    return re.compile("".join(part for pair in zip(escaped, [*durations, ""], strict=True) for part in pair) + r"\s*")
 
 
 # -- Python ----------------------------------------------------------------------------------------------------------

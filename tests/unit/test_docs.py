@@ -41,6 +41,7 @@ from tests.docs.blocks import (
     text_of,
 )
 from tests.docs.messages import is_produced
+from tests.docs.outputs import pattern_of
 from tests.docs.versions import with_versions
 
 BASH = all_blocks("bash")
@@ -334,6 +335,23 @@ def test_message_that_nothing_says_is_found_out(said: str, otherwise: str) -> No
         assert is_produced(message, PACKAGE)
         changed = message.replace(said, otherwise) if said else message + otherwise
         assert changed == message or not is_produced(changed, PACKAGE)
+
+
+@pytest.mark.parametrize(
+    ("line", "is_as_shown"),
+    [
+        ("Task 7f3a, attempt 1: COMPLETED in 3.07 s on host-9", True),
+        ("Task 7f3a, attempt 1: COMPLETED in 123.45 s on host-9", True),
+        ("Task 7f3a, attempt 2: COMPLETED in 3.07 s on host-9", False),
+        ("Task 7f3a, attempt 1: FAILED in 3.07 s on host-9", False),
+        ("Task 7f3a, attempt 1: COMPLETED in 3.0 s on host-9", False),
+        ("Task 7f3b, attempt 1: COMPLETED in 3.07 s on host-9", False),
+        ("Task 7f3a, attempt 1: COMPLETED in 3.07 s on host-9 and more", False),
+    ],
+)
+def test_output_is_compared_value_by_value(line: str, is_as_shown: bool) -> None:
+    shown = "Task ID, attempt 1: COMPLETED in 41.20 s on node-3"
+    assert bool(pattern_of(shown, {"ID": "7f3a", "node-3": "host-9"}).fullmatch(line)) is is_as_shown
 
 
 @pytest.mark.parametrize("path", pages(), ids=name_of)
