@@ -32,7 +32,11 @@ def _lines(folder: Path, depth: int) -> Iterator[str]:
     for module in sorted(folder.glob("*.py")):
         if module.stem != "__init__":
             yield _line(module.name, depth, _summary(module))
-    for below in sorted(each for each in folder.iterdir() if each.is_dir() and each.name != "__pycache__"):
+    # A folder that git has emptied stays.
+    folders = [
+        each for each in folder.iterdir() if each.is_dir() and each.name != "__pycache__" and any(each.iterdir())
+    ]
+    for below in sorted(folders):
         module = below / "__init__.py"
         kinds = [DATA[each.suffix] for each in sorted(below.iterdir()) if each.suffix in DATA]
         yield _line(f"{below.name}/", depth, _summary(module) if module.exists() else (kinds or [""])[0])
