@@ -7,11 +7,10 @@ import logging
 import threading
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from airflow.sdk.execution_time import comms, task_runner
-
+from airflow_horsies.borrowed import airflow as borrowed
 from airflow_horsies.core.submission import AirflowTry, TaskInstanceKey
 
 log = logging.getLogger(__name__)
@@ -76,7 +75,7 @@ def instance_of(context: Mapping[str, Any]) -> TaskInstanceKey:
 
 def can_ask() -> bool:
     """Whether there is an Airflow to ask: not where an operator is used outside of its processes."""
-    return getattr(task_runner, "SUPERVISOR_COMMS", None) is not None
+    return borrowed.find_supervisor() is not None
 
 
 def read_state(instance: TaskInstanceKey) -> InstanceState | None:
@@ -84,7 +83,7 @@ def read_state(instance: TaskInstanceKey) -> InstanceState | None:
 
     Asked from a thread of its own: a signal may have interrupted another question, which would then wait for itself.
     """
-    supervisor: Any = getattr(task_runner, "SUPERVISOR_COMMS", None)
+    supervisor = borrowed.find_supervisor()
     if supervisor is None:
         return None
     answers: list[Any] = []
@@ -103,12 +102,11 @@ def read_state(instance: TaskInstanceKey) -> InstanceState | None:
 
 async def read_state_async(instance: TaskInstanceKey) -> InstanceState | None:
     """As :func:`read_state`, from a trigger."""
-    supervisor: Any = getattr(task_runner, "SUPERVISOR_COMMS", None)
-    reader = getattr(supervisor, "_reader_task", None)
-    if supervisor is None or (reader is not None and reader.done()):
-        return None  # Airflow 3.2 in a shutdown: nobody would hear the answer
-    if not hasattr(supervisor, "asend"):
-        return await asyncio.to_thread(read_state, instance)  # dag.test() runs triggers in its own process
+    supervisor = borrowed.find_supervisor()
+    if supervisor is None or borrowed.is_shutting_down(supervisor):
+        return None
+    if not borrowed.asks_asynchronously(supervisor):
+        return await asyncio.to_thread(read_state, instance)
     # Never cancelled, as Airflow 3.1 would take a late answer for that to the next question.
     answer = asyncio.ensure_future(supervisor.asend(_question(instance)))
     await asyncio.wait({answer}, timeout=ASYNC_ANSWER_SECONDS)
@@ -117,21 +115,14 @@ async def read_state_async(instance: TaskInstanceKey) -> InstanceState | None:
     return _decode(instance, answer.result())
 
 
-def _question(instance: TaskInstanceKey) -> comms.GetTaskStates:
-    return comms.GetTaskStates(
-        dag_id=instance.dag_id,
-        task_ids=[instance.task_id],
-        run_ids=[instance.run_id],
-        map_index=instance.map_index,
-    )
+def _question(instance: TaskInstanceKey) -> Any:
+    return borrowed.state_question(**asdict(instance))
 
 
 def _decode(instance: TaskInstanceKey, answer: Any) -> InstanceState | None:
-    states = getattr(answer, "task_states", None)
-    if states is None:
+    found = borrowed.states_in(answer, instance.run_id)
+    if found is None:
         return None
-    # One state, as one task instance was asked for; a mapped one is not named by its task_id alone.
-    found = list(states.get(instance.run_id, {}).values())
     return InstanceState(exists=True, state=found[0]) if found else InstanceState(exists=False)
 
 
@@ -142,10 +133,8 @@ def _run_key(context: Mapping[str, Any], namespace: str) -> str | None:
     if store is None:
         return None
     try:
-        from airflow.sdk.execution_time.context import NEVER_EXPIRE
-
         if store.get(RUN_KEY) is None:
-            store.set(RUN_KEY, f"{uuid.uuid4().hex} {namespace}".strip(), retention=NEVER_EXPIRE)
+            store.set(RUN_KEY, f"{uuid.uuid4().hex} {namespace}".strip(), retention=borrowed.never_expire())
         return str(store.get(RUN_KEY))
     except Exception:
         log.warning("Airflow's task state store cannot be used: the DAG run is known by its start alone", exc_info=True)

@@ -12,6 +12,7 @@ from airflow.providers.common.compat.sdk import (
     task_decorator_factory,
 )
 
+from airflow_horsies.borrowed.airflow import is_from_mapped
 from airflow_horsies.exceptions import InvalidTask
 from airflow_horsies.operators.task import HorsiesOperator
 
@@ -40,7 +41,7 @@ class _HorsiesDecoratedOperator(DecoratedOperator, HorsiesOperator):
         op_kwargs: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        if not getattr(self, "_BaseOperator__from_mapped", False):
+        if not is_from_mapped(self):
             options = _named_apart(options)  # what override() gave
         super().__init__(python_callable=python_callable, op_args=op_args, op_kwargs=op_kwargs, **options)
 

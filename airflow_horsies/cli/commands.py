@@ -6,8 +6,7 @@ import json
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import wraps
 from operator import itemgetter
@@ -17,11 +16,13 @@ from airflow.cli.simple_table import AirflowConsole
 from airflow.providers.common.compat.sdk import AirflowNotFoundException
 from airflow.utils.cli import action_cli, suppress_logs_and_warning
 
+from airflow_horsies.borrowed.airflow import as_server
 from airflow_horsies.cli.definition import format_cursor
 from airflow_horsies.cli.watching import NewLines, Watch, explain_no_lines
 from airflow_horsies.client import ledger
 from airflow_horsies.client.client import Client
 from airflow_horsies.client.health import Status, check_health
+from airflow_horsies.client.waiting import wait_until_stopped
 from airflow_horsies.core.log import LogLine
 from airflow_horsies.core.submission import Submission
 from airflow_horsies.core.task import Attempt, AttemptRecord, CancelOutcome, TaskState, TaskView
@@ -29,7 +30,6 @@ from airflow_horsies.core.values import attempt_values, iso, line_values, record
 from airflow_horsies.core.wording import describe_metrics, ended_at, outcome_of, unrecorded
 from airflow_horsies.exceptions import HorsiesError
 from airflow_horsies.hook import HorsiesHook
-from airflow_horsies.triggers.task_log import wait_until_stopped
 
 Command = Callable[[Namespace], None]
 ClientCommand = Callable[[Namespace, Client], None]
@@ -48,7 +48,7 @@ def _command(run: ClientCommand) -> Command:
     @wraps(run)
     def command(args: Namespace) -> None:
         try:
-            with _as_airflow_itself(), HorsiesHook(args.conn_id).client as client:
+            with as_server(), HorsiesHook(args.conn_id).client as client:
                 run(args, client)
         except AirflowNotFoundException:
             sys.exit(f"error: {_no_such_connection(args.conn_id)}")
@@ -235,21 +235,6 @@ def horsies_cancel(args: Namespace, client: Client) -> None:
         case CancelOutcome.STILL_WANTED | CancelOutcome.REQUESTED:
             raise AssertionError("a cancel by id is carried out or refused")
     print(f"Task {args.horsies_task_id} {said}")
-
-
-@contextmanager
-def _as_airflow_itself() -> Iterator[None]:
-    """Only a process that calls itself a server finds connections in Airflow's database; core's commands do so too."""
-    name = "_AIRFLOW_PROCESS_CONTEXT"
-    before = os.environ.get(name)
-    os.environ[name] = "server"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
 
 
 def _no_such_connection(conn_id: str) -> str:

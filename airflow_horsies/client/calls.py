@@ -28,8 +28,8 @@ from airflow_horsies.db.statement import Script
 from airflow_horsies.exceptions import AccessDenied, DatabaseBusy, HistoryPartitionMissing, InvalidTask
 from airflow_horsies.ledger import cancelling, submissions, submitting
 from airflow_horsies.ledger import schema as ledger_schema
+from airflow_horsies.ledger.identity import Submitter
 from airflow_horsies.ledger.schema import Migration
-from airflow_horsies.ledger.submitting import Submitter
 from airflow_horsies.wire import cluster, sending
 from airflow_horsies.wire.encoding import EncodedTask, encode_task
 from airflow_horsies.wire.known import WireScript, writing

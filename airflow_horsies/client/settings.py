@@ -8,6 +8,8 @@ from airflow_horsies.db.connection import Database
 from airflow_horsies.exceptions import DeploymentUnknown
 from airflow_horsies.wire.encoding import DEFAULT_MAX_PAYLOAD_BYTES
 
+__all__ = ["DEFAULT_MAX_PAYLOAD_BYTES", "DEFAULT_NAMESPACE", "ClientSettings"]
+
 DEFAULT_NAMESPACE = "default"
 
 

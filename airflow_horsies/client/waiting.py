@@ -1,6 +1,6 @@
 """The synchronous wait: listen, read, wait with a bound, read again.
 
-The hub does the same for an event loop; ``tests/integration/test_waiting.py`` holds both to one set of rules.
+The hub does the same for an event loop; ``tests/integration/test_wait.py`` holds both to one set of rules.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import partial
 from typing import Protocol
 
 from airflow_horsies.client.settings import ClientSettings
-from airflow_horsies.core.task import TaskState, TaskView
+from airflow_horsies.core.task import AttemptRecord, TaskState, TaskView
 from airflow_horsies.db.backoff import Backoff
 from airflow_horsies.db.listener import Listener
 from airflow_horsies.exceptions import PASSING_ERRORS, HorsiesError, WaitTimeout
@@ -28,6 +28,9 @@ POLL_SECONDS = 30.0
 FOLLOW_SECONDS = 2.0
 FIRST_RETRY_SECONDS = 0.5
 MAX_RETRY_SECONDS = 15.0
+# How long those who run a cancelled task are waited for.
+STOP_SECONDS = 3.0
+STOP_POLL_SECONDS = 0.25
 # Pages of tasks that are to be cancelled, each time everything is read again.
 MOST_REQUEST_PAGES = 10
 
@@ -39,6 +42,7 @@ class Waiting(Protocol):
     def settings(self) -> ClientSettings: ...
     def read(self, make_script: WireScript[dict[str, TaskState]], /) -> dict[str, TaskState]: ...
     def read_tasks(self, task_ids: Sequence[str], /) -> dict[str, TaskView]: ...
+    def read_attempts(self, task_ids: Collection[str], /) -> dict[str, tuple[AttemptRecord, ...]]: ...
     def carry_out_requests(self) -> int: ...
 
 
@@ -86,6 +90,16 @@ def wait_timeout(waiting: Collection[str]) -> WaitTimeout:
         "'airflow horsies check' to see whether a live worker serves their queue.",
         task_id=min(waiting),
     )
+
+
+def wait_until_stopped(client: Waiting, task_ids: Collection[str]) -> None:
+    """A cancel ends a task at once; whoever runs it needs a moment to stop and to write its last lines."""
+    give_up = time.monotonic() + STOP_SECONDS
+    while task_ids and time.monotonic() < give_up:
+        records = client.read_attempts(task_ids)
+        task_ids = [task_id for task_id, told in records.items() if told[-1].finished_at is None]
+        if task_ids:
+            time.sleep(STOP_POLL_SECONDS)
 
 
 class _Remaining:

@@ -16,6 +16,7 @@ from types import FrameType
 
 import psycopg
 
+from airflow_horsies.core.environment import REPORT_FOLDER
 from airflow_horsies.core.task import TaskView
 from airflow_horsies.embedded.airflow import kept_json
 from airflow_horsies.embedded.errors import EmbeddedError
@@ -23,7 +24,7 @@ from airflow_horsies.embedded.guard import PR_SET_PDEATHSIG, prctl
 from airflow_horsies.embedded.postgres import EmbeddedPostgres, make_folder
 from airflow_horsies.embedded.progress import Progress
 from airflow_horsies.embedded.stack import EmbeddedStack
-from airflow_horsies.embedded.story import ALL_DAYS, LAKE, REPORTS, WORKER_APP, Outcome, tell_story
+from airflow_horsies.embedded.story import ALL_DAYS, DAILY, LAKE, REPORTS, WORKER_APP, Outcome, tell_story
 from airflow_horsies.embedded.worker import HorsiesWorker
 
 DEFAULT_FOLDER = Path(".demo")
@@ -56,7 +57,7 @@ def run(folder: Path, *, once: bool, dags_folder: Path, days: int = ALL_DAYS, en
         worker_environ={
             "PYTHONPATH": str(dags_folder.absolute()),
             "FLIGHTS_LAKE": str(folder.absolute() / LAKE),
-            "HORSIES_REPORT_FOLDER": str(folder.absolute() / REPORTS),
+            REPORT_FOLDER: str(folder.absolute() / REPORTS),
         },
         all_admins=True,
         namespace=kept_namespace(folder),
@@ -66,6 +67,7 @@ def run(folder: Path, *, once: bool, dags_folder: Path, days: int = ALL_DAYS, en
     try:
         stack.start()
         os.environ.update(stack.environ())
+        _print_first_look(stack.airflow.base_url)
         with _kept_running(stack.worker):
             outcome = tell_story(stack.airflow.base_url, progress, days)
             print_summary(outcome, (time.monotonic() - began) / 60)
@@ -146,6 +148,15 @@ def _result(task: TaskView) -> str:
 def _shortened(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= WIDEST_CELL else line[: WIDEST_CELL - 1] + "…"
+
+
+def _print_first_look(base_url: str) -> None:
+    print(
+        f"\n  Airflow is up: {base_url} (no log-in; reachable from this machine only)."
+        f"\n  To look at meanwhile: {base_url}/dags/{DAILY}. Open any task of a run; its tab Horsies shows what the "
+        "worker does.\n",
+        flush=True,
+    )
 
 
 def _print_addresses(stack: EmbeddedStack, outcome: Outcome) -> None:

@@ -24,7 +24,14 @@ from airflow_horsies.exceptions import HorsiesError, InvalidTask, QueueNotServed
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.links import HorsiesAttemptsLink
 from airflow_horsies.operators.outcomes import TaskTimedOut
-from airflow_horsies.operators.rendering import duration, instant, is_final, plain_policy, policy_of, whole_number
+from airflow_horsies.operators.rendering import (
+    duration,
+    instant,
+    plain_policy,
+    policy_of,
+    validate_untemplated,
+    whole_number,
+)
 from airflow_horsies.triggers.base import HorsiesTrigger, Reason
 from airflow_horsies.triggers.holding import mark_deferral
 from airflow_horsies.triggers.task_log import StoredSeen, TaskLog, load_seen, store_seen
@@ -147,7 +154,21 @@ class HorsiesTaskOperator(BaseOperator):
         self._is_undisturbed = False
         self._was_told_to_end = False
         self._task_log: TaskLog | None = None
-        self._validate_whatis_final()
+        validate_untemplated(
+            task_name=self.task_name,
+            queue=self.horsies_queue,
+            priority=self.priority,
+            retry_policy=self.horsies_retry_policy,
+            delay=self.delay,
+            timeout=self.timeout,
+            retention=self.retention,
+            good_until=self.good_until if isinstance(self.good_until, datetime) else None,
+        )
+        for name in ("on_expired", "on_cancelled"):
+            if getattr(self, name) not in ("fail", "skip"):
+                raise InvalidTask(name, f"must be 'fail' or 'skip', not {getattr(self, name)!r}")
+        for code in self.fail_fast_codes:
+            require_error_code("fail_fast_codes", code)
 
     def execute(self, context: Any) -> Any:
         specs = self._specs(context)
@@ -279,28 +300,6 @@ class HorsiesTaskOperator(BaseOperator):
             retain_rerun_input=self.retain_input,
             **more,
         )
-
-    def _validate_whatis_final(self) -> None:
-        """Mistakes in values that hold no template are found when the DAG is parsed."""
-        for name in ("on_expired", "on_cancelled"):
-            if getattr(self, name) not in ("fail", "skip"):
-                raise InvalidTask(name, f"must be 'fail' or 'skip', not {getattr(self, name)!r}")
-        for code in self.fail_fast_codes:
-            require_error_code("fail_fast_codes", code)
-        final: dict[str, Any] = {
-            "task_name": self.task_name,
-            "queue": self.horsies_queue,
-            "priority": self.priority,
-            "retry_policy": self.horsies_retry_policy,
-            "delay": self.delay,
-            "timeout": self.timeout,
-            "retention": self.retention,
-            "good_until": self.good_until if isinstance(self.good_until, datetime) else None,
-        }
-        given: dict[str, Any] = {name: value for name, value in final.items() if value is not None and is_final(value)}
-        if "retry_policy" in given:
-            given["retry_policy"] = policy_of(given["retry_policy"])
-        TaskSpec(**{"task_name": "to be rendered", **given})
 
     def _deadline(self, context: Any) -> datetime | None:
         if self.execution_timeout is None:

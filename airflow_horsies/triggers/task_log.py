@@ -8,13 +8,12 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from airflow_horsies.client.client import Client
+from airflow_horsies.client.waiting import wait_until_stopped
 from airflow_horsies.core.log import LogCursor, LogLine, Progress, TaskNews, lines_of_each
 from airflow_horsies.core.wording import describe_progress
 from airflow_horsies.exceptions import PASSING_ERRORS, HorsiesError
 
 PROGRESS_SECONDS = 10.0
-STOP_SECONDS = 3.0
-STOP_POLL_SECONDS = 0.25
 
 StoredSeen = Mapping[str, Sequence[int]]
 
@@ -105,16 +104,6 @@ def store_seen(seen: Mapping[str, LogCursor]) -> dict[str, list[int]]:
 
 def load_seen(stored: StoredSeen) -> dict[str, LogCursor]:
     return {task_id: LogCursor(*cursor) for task_id, cursor in stored.items()}
-
-
-def wait_until_stopped(client: Client, task_ids: Collection[str]) -> None:
-    """A cancel ends a task at once; whoever runs it needs a moment to stop and to write its last lines."""
-    give_up = time.monotonic() + STOP_SECONDS
-    while task_ids and time.monotonic() < give_up:
-        records = client.read_attempts(task_ids)
-        task_ids = [task_id for task_id, told in records.items() if told[-1].finished_at is None]
-        if task_ids:
-            time.sleep(STOP_POLL_SECONDS)
 
 
 def _level(name: str) -> int:

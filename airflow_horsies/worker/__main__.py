@@ -15,10 +15,10 @@ def with_defaults(arguments: Sequence[str]) -> list[str]:
 
 
 def main() -> None:
-    from horsies.core.cli import main as horsies_main
+    from airflow_horsies.borrowed.horsies import run_command_line
 
     sys.argv = ["horsies", *with_defaults(sys.argv[1:])]
-    horsies_main()
+    run_command_line()
 
 
 if __name__ == "__main__":

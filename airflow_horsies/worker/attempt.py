@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
-from types import FrameType
 from typing import Any
 
+from airflow_horsies.borrowed.horsies import Assignment
 from airflow_horsies.client.reporting import Claim
 from airflow_horsies.core.log import LogChunk, Progress
 from airflow_horsies.worker.logs import AttemptLog
@@ -28,20 +27,6 @@ class StopReason(StrEnum):
     TIMED_OUT = "its timeout was about to be over"
     GOOD_UNTIL_PASSED = "its good_until passed while it ran"
     CLAIM_LOST = "horsies gave it to another worker, or ended it"
-
-
-@dataclass(frozen=True, slots=True)
-class Assignment:
-    """What horsies gave this child to run."""
-
-    task_id: str
-    worker_id: str
-    claimed_at: datetime | None
-    timeout_seconds: float | None
-
-    @property
-    def claim(self) -> Claim:
-        return Claim(task_id=self.task_id, worker_id=self.worker_id, claimed_at=self.claimed_at)
 
 
 def _set_event() -> threading.Event:
@@ -84,6 +69,11 @@ class RunningAttempt:
     def task_id(self) -> str:
         return self.assignment.task_id
 
+    @property
+    def claim(self) -> Claim:
+        given = self.assignment
+        return Claim(task_id=given.task_id, worker_id=given.worker_id, claimed_at=given.claimed_at)
+
     def current_progress(self) -> Progress | None:
         if self.progress is None or self.number is None:
             return None
@@ -118,24 +108,3 @@ class RunningAttempt:
 
 def _lead(limit: float) -> float:
     return min(max(limit * SOFT_TIMEOUT_LEAD_PART, LEAST_LEAD_SECONDS), MOST_LEAD_SECONDS)
-
-
-def find_assignment() -> Assignment | None:
-    """What horsies is running on this thread; None where the function was called by hand.
-
-    horsies hands a task nothing but its arguments, so the rest is read where it stands: in the frame of
-    ``_run_task_entry`` (0.5.4), below which every task of a worker runs.
-    """
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        if frame.f_code.co_name == "_run_task_entry":
-            known = frame.f_locals
-            timeout_ms = known.get("timeout_ms")
-            return Assignment(
-                task_id=str(known["task_id"]),
-                worker_id=str(known["master_worker_id"]),
-                claimed_at=known.get("claimed_at"),
-                timeout_seconds=None if timeout_ms is None else timeout_ms / 1000,
-            )
-        frame = frame.f_back
-    return None

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from airflow_horsies.client.reporting import ClaimState, EndedAttempt, WorkerClient
+from airflow_horsies.client.reporting import Claim, ClaimState, EndedAttempt, WorkerClient
 from airflow_horsies.db.connection import Database, args_of_url
 from airflow_horsies.exceptions import PASSING_ERRORS, HorsiesError
 from airflow_horsies.worker.attempt import RunningAttempt, StopReason
@@ -51,6 +51,7 @@ class Reporter:
         stop: Callable[[RunningAttempt, StopReason], None],
         before_report: Callable[[], None] = lambda: None,
     ) -> None:
+        self._database = database
         self._client = WorkerClient(database)
         self._stop = stop
         self._before_report = before_report
@@ -65,6 +66,17 @@ class Reporter:
     def start(self) -> None:
         for name, target in (("horsies-reporter", self._serve), ("horsies-clock", self._keep_time)):
             threading.Thread(target=target, name=name, daemon=True).start()
+
+    def find_claim(self) -> Claim | None:
+        """What this process runs, by the table; None where nobody can say. Called before an attempt begins."""
+        client = WorkerClient(self._database)
+        try:
+            return client.find_claim(hostname=socket.gethostname(), pid=os.getpid())
+        except HorsiesError as error:
+            log.warning("The task that this process runs cannot be looked up: %s", error)
+            return None
+        finally:
+            client.close()
 
     def begin(self, attempt: RunningAttempt) -> None:
         self._current = attempt
@@ -176,7 +188,7 @@ class Reporter:
     def _begin(self, attempt: RunningAttempt) -> int | None:
         """The attempt's number; None where it is no longer this worker's, and nobody could say which it was."""
         begun = self._client.begin_attempt(
-            attempt.assignment.claim, hostname=socket.gethostname(), pid=os.getpid(), started_at=attempt.started_at
+            attempt.claim, hostname=socket.gethostname(), pid=os.getpid(), started_at=attempt.started_at
         )
         if begun is None:
             if attempt.outcome is None:
@@ -192,7 +204,7 @@ class Reporter:
         if attempt.stop_reason is not None or time.monotonic() - self._watched < WATCH_SECONDS:
             return
         self._watched = time.monotonic()
-        reason = REASONS_TO_STOP.get(self._client.read_claim(attempt.assignment.claim))
+        reason = REASONS_TO_STOP.get(self._client.read_claim(attempt.claim))
         if reason is not None and attempt.outcome is None:
             self._stop(attempt, reason)
 

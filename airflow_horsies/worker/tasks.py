@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from horsies import Horsies, TaskError, TaskResult
-from horsies.core.codec.json_value import JsonValue
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
+from airflow_horsies.borrowed.horsies import JsonValue
 from airflow_horsies.exceptions import HorsiesError
 from airflow_horsies.worker.child import run_task
 from airflow_horsies.worker.errors import TaskFault

@@ -360,7 +360,8 @@ def test_a_batch_of_any_size_is_let_go_of_with_few_locks(hook: HorsiesHook, monk
     ids = [sent.task_id for sent in hook.submit_tasks(specs, INSTANCE, tried(2))]
     # A clear, and what it leaves behind is carried out by whoever comes next.
     hook.submit_tasks(specs[:1], INSTANCE, tried(3, clear_number=1))
-    hook._carry_out_requests()
+    while hook.client.carry_out_requests():
+        pass
     assert {state_of(hook, task_id) for task_id in ids} == {TaskState.CANCELLED}
     assert max(most) <= 2 * cancelling.CANCELS_AT_ONCE
 
@@ -413,11 +414,11 @@ def test_a_cancel_that_cannot_be_recorded_is_kept_and_carried_out_later(hook: Ho
     # Not taken up again: it is as good as cancelled.
     assert hook.submit_task(spec(1), INSTANCE, tried(2)).outcome is SENT
     later = make_hook()
-    assert later._write(cancelling.carry_out_requests) == {}
+    assert later.client.write(cancelling.carry_out_requests) == {}
     rename_function(hook, "not_there_yet", MADE_BY_A_WORKER)
     later = make_hook()
-    assert later._write(cancelling.carry_out_requests) == {first.task_id: CancelOutcome.CANCELLED}
-    assert later._write(cancelling.carry_out_requests) == {}
+    assert later.client.write(cancelling.carry_out_requests) == {first.task_id: CancelOutcome.CANCELLED}
+    assert later.client.write(cancelling.carry_out_requests) == {}
     assert state_of(later, first.task_id) is TaskState.CANCELLED
 
 
@@ -459,14 +460,14 @@ def test_who_waits_carries_out_what_was_asked_for(
     hook: HorsiesHook, make_hook: MakeHook, side: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited_for, unwanted = hook.enqueue_task(spec(1)), hook.submit_task(spec(2), INSTANCE, tried()).task_id
-    hook._write(lambda wire: cancelling.release(wire, "default", INSTANCE, [unwanted], later=True))
+    hook.client.write(lambda wire: cancelling.release_tasks(wire, "default", INSTANCE, [unwanted], later=True))
     if side == "blocking":
         with pytest.raises(WaitTimeout):
             hook.wait([waited_for], timeout_seconds=1.5, poll_seconds=0.2)
     else:
 
         async def wait() -> None:
-            hub = Hub(await hook._postgres_async(), listens=True, poll_seconds=0.2)
+            hub = Hub(hook.settings.database, listens=True, poll_seconds=0.2)
             async with hub.subscribe([waited_for]):
                 await asyncio.sleep(1.5)
 
@@ -483,10 +484,10 @@ def test_a_deployment_that_nothing_tells_from_others_is_refused(
 ) -> None:
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", "")
     with pytest.raises(DeploymentUnknown, match=r"'namespace' in the extra of connection horsies_test.*base_url"):
-        make_hook(database).submit(spec(1), INSTANCE, tried())
+        make_hook(database).submit_task(spec(1), INSTANCE, tried())
     assert rows(make_hook(database), "SELECT count(*) FROM horsies_tasks") == [(0,)]
     named = make_hook(database, extra={"namespace": "ours"})
-    assert named.submit(spec(1), INSTANCE, tried()).outcome is SENT
+    assert named.submit_task(spec(1), INSTANCE, tried()).outcome is SENT
 
 
 def test_a_newer_ledger_keeps_nobody_from_cancelling(hook: HorsiesHook, make_hook: MakeHook) -> None:
@@ -497,9 +498,9 @@ def test_a_newer_ledger_keeps_nobody_from_cancelling(hook: HorsiesHook, make_hoo
         )
     older = make_hook()
     with pytest.raises(LedgerNewer, match="it can read and cancel, but not submit"):
-        older.submit(spec(1), INSTANCE, tried(2))
-    assert older.cancel(sent[0].task_id) is CancelOutcome.CANCELLED
-    assert older.release([sent[1].task_id], INSTANCE) == {sent[1].task_id: CancelOutcome.CANCELLED}
+        older.submit_task(spec(1), INSTANCE, tried(2))
+    assert older.cancel_task(sent[0].task_id) is CancelOutcome.CANCELLED
+    assert older.client.release_tasks([sent[1].task_id], INSTANCE) == {sent[1].task_id: CancelOutcome.CANCELLED}
 
 
 def test_a_newer_ledger_that_only_added_something_is_written(hook: HorsiesHook, make_hook: MakeHook) -> None:

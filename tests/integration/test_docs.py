@@ -401,7 +401,7 @@ def test_grants_for_older_releases_are_enough(
                     text = block_of("permissions.md", "sql", grants).text
                     connection.execute(text.replace("TO airflow;", f"TO {role};").encode())
                 hook = make_hook(database, login=role, password="change-me-too")
-                findings = {each.check: each for each in check_health(hook)}
+                findings = {each.check: each for each in check_health(hook.client)}
                 assert findings["privileges"].status == findings["ledger"].status == Status.OK, findings
                 instance = TaskInstanceKey(dag_id="sales", run_id="manual__1", task_id="daily")
                 spec = TaskSpec(task_name="add", delay=timedelta(hours=1))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_horsies import database
+from airflow_horsies.db import errors
 from airflow_horsies.db.statement import sql_text
 from airflow_horsies.ledger import cancelling, submitting
 from tests.integration.releases import IN_PLACE, MOVED
@@ -101,6 +101,6 @@ def test_matching_the_items_of_a_batch_by_their_position_is_noticed(
 def test_giving_up_where_a_script_has_to_run_again_is_noticed(
     stage_of: StageOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "RERUN_SQLSTATES", frozenset())
+    monkeypatch.setattr(errors, "RERUN_SQLSTATES", frozenset())
     told = _first_violation(stage_of(MOVED), "cancel and fail")
     assert "deadlock detected" in told

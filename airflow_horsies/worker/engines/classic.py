@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotDone
 from typing import Any
 
+from airflow_horsies.borrowed import pyspark as borrowed
 from airflow_horsies.worker.engines.jvm import Jvm, JvmError, OnLine, remove_folders_of_the_dead
 from airflow_horsies.worker.engines.status import SparkStatus
 from airflow_horsies.worker.engines.surroundings import Surroundings
@@ -19,7 +19,6 @@ log = logging.getLogger(__name__)
 
 APP_NAME = "airflow-horsies"
 SOURCE_NAME = "horsies"
-SOURCE_CLASS = "org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSource"
 PING_SECONDS = 5.0
 LAST_BREATH_SECONDS = 2.0
 # Spark ends itself with it when a thread has met an OutOfMemoryError.
@@ -71,7 +70,7 @@ class ClassicSpark:
         context.addJobTag(tag_of(task_id))
         self._make_current(session)
         if self._source is not None:
-            session._jsparkSession.dataSource().registerPython(SOURCE_NAME, self._source)
+            borrowed.register_java_source(session, SOURCE_NAME, self._source)
         self._session = session
         return session
 
@@ -104,7 +103,7 @@ class ClassicSpark:
             else:
                 jvm.kill()
         self._restore_python()
-        _forget()
+        borrowed.forget_jvm()
         self._root = self._session = self._ready = self._tidied = self._asked = self._status = None
 
     # -- while a task runs ---------------------------------------------------------------------------------------
@@ -165,10 +164,10 @@ class ClassicSpark:
     # -- inside --------------------------------------------------------------------------------------------------
 
     def _connect(self, jvm: Jvm) -> Any:
-        from pyspark import SparkConf, SparkContext
+        from pyspark import SparkConf
         from pyspark.sql import SparkSession
 
-        SparkContext._ensure_initialized(gateway=jvm.gateway(self._settings.start_seconds))
+        borrowed.use_gateway(jvm.gateway(self._settings.start_seconds))
         root = SparkSession.builder.config(conf=SparkConf()).getOrCreate()
         # Spark looks for sources of Python when it hears of the first one, in a process of its own: meanwhile the first
         # job runs. The root stays without it, as a name it knows cannot be registered by the sessions of tasks.
@@ -178,9 +177,9 @@ class ClassicSpark:
         # The first job loads classes and, on a cluster, executors.
         root.range(2).selectExpr("sum(id)").collect()
         # Looked up once, as each look-up is a question to the JVM.
-        jvm_view: Any = root._jvm
+        jvm_view = borrowed.jvm_of(root.sparkContext)
         self._sessions = jvm_view.SparkSession
-        self._context = root.sparkContext._jsc.sc()
+        self._context = borrowed.scala_context(root.sparkContext)
         self._no_properties = jvm_view.java.util.Properties()
         self._status = SparkStatus(root.sparkContext)
         self._status.progress()
@@ -226,12 +225,9 @@ class ClassicSpark:
 
     def _make_current(self, session: Any) -> None:
         """Let ``SparkSession.active()`` and ``getOrCreate()`` find this session."""
-        from pyspark.sql import SparkSession
-
-        SparkSession._instantiatedSession = session
-        SparkSession._activeSession = session
-        self._sessions.setActiveSession(session._jsparkSession)
-        self._sessions.setDefaultSession(session._jsparkSession)
+        borrowed.make_classic_current(session)
+        self._sessions.setActiveSession(borrowed.java_session(session))
+        self._sessions.setDefaultSession(borrowed.java_session(session))
 
     def _restore_python(self) -> None:
         """At once, and not with the JVM: one that is replaced leaves this process as it is."""
@@ -242,7 +238,7 @@ class ClassicSpark:
         """A JVM that runs, with a SparkContext nobody has stopped."""
         if self._jvm is None or self._root is None or not self._jvm.is_running:
             return False
-        return self._root.sparkContext._jsc is not None
+        return borrowed.java_context(self._root.sparkContext) is not None
 
 
 def tag_of(task_id: str) -> str:
@@ -252,13 +248,10 @@ def tag_of(task_id: str) -> str:
 def _make_source(session: Any) -> Any:
     """The data source as the JVM knows it, to be registered in each session; None where this pyspark is too old."""
     try:
-        from pyspark.sql.udf import _wrap_function
+        from airflow_horsies.source.data_source import HorsiesDataSource
 
-        from airflow_horsies.spark import HorsiesDataSource
-
-        context = session.sparkContext
-        source = getattr(context._jvm, SOURCE_CLASS)(_wrap_function(context, HorsiesDataSource))
-        session._jsparkSession.dataSource().registerPython(SOURCE_NAME, source)
+        source = borrowed.make_java_source(session.sparkContext, HorsiesDataSource)
+        borrowed.register_java_source(session, SOURCE_NAME, source)
     except Exception as error:
         log.warning("The data source %s is not at hand: %s", SOURCE_NAME, first_line(error))
         return None
@@ -267,7 +260,7 @@ def _make_source(session: Any) -> Any:
 
 def _stop_streams(root: Any) -> None:
     """Of all sessions, as a task can make more of them; read in Spark 4.0 to 4.3."""
-    streams = root._jsparkSession.sharedState().activeStreamingQueries()
+    streams = borrowed.java_session(root).sharedState().activeStreamingQueries()
     # Not by their keys: one that ends by itself meanwhile would be missing.
     for stream in list(streams.elements()):
         stream.stop()
@@ -277,30 +270,12 @@ def _tidy(root: Any, surroundings: Surroundings | None) -> None:
     """What one session can leave behind for the others: streams, caches, global views, settings of the JVM."""
     _stop_streams(root)
     root.catalog.clearCache()
-    persistent = root.sparkContext._jsc.getPersistentRDDs()
+    persistent = borrowed.java_context(root.sparkContext).getPersistentRDDs()
     for number in list(persistent):
         persistent[number].unpersist()
     # Asked past the catalog, which takes fifty times as long.
-    views = root._jsparkSession.sharedState().globalTempViewManager().listViewNames("*").mkString("\n")
+    views = borrowed.java_session(root).sharedState().globalTempViewManager().listViewNames("*").mkString("\n")
     for view in views.splitlines():
         root.catalog.dropGlobalTempView(view)
     if surroundings is not None:
         surroundings.restore()
-
-
-def _forget() -> None:
-    """Make pyspark forget a JVM: its own stop() would ask that JVM first."""
-    from pyspark import SparkContext
-    from pyspark.sql import SparkSession
-
-    SparkSession._instantiatedSession = None
-    SparkSession._activeSession = None
-    context = SparkContext._active_spark_context
-    if context is not None:
-        context._jsc = None
-        context.stop()
-    gateway = SparkContext._gateway
-    SparkContext._gateway = None
-    SparkContext._jvm = None
-    if gateway is not None:
-        threading.Thread(target=gateway.shutdown, daemon=True).start()

@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+from airflow_horsies.borrowed import pyspark as borrowed
 from airflow_horsies.worker.errors import Failure, SparkLost, first_line
 from airflow_horsies.worker.settings import SparkSettings
 
@@ -47,7 +48,7 @@ class ConnectSpark:
             raise SparkLost(f"{self._settings.address} does not answer: {first_line(error)}") from error
         self._session = session
         self._note_sessions_made_from(session)
-        _make_current(session)
+        borrowed.make_connect_current(session)
         for name, value in self._settings.conf.items():
             session.conf.set(name, value)
         _register_source(session)
@@ -117,10 +118,9 @@ class ConnectSpark:
 
     def _connect(self) -> Any:
         from pyspark.sql import SparkSession
-        from pyspark.sql.connect.client.retries import DefaultPolicy
 
         session: Any = SparkSession.builder.remote(self._settings.master).create()
-        session.client.set_retry_policies([DefaultPolicy(max_retries=RETRIES, max_backoff=MAX_BACKOFF_MS)])
+        borrowed.limit_retries(session, max_retries=RETRIES, max_backoff_ms=MAX_BACKOFF_MS)
         return session
 
     def _note_sessions_made_from(self, session: Any) -> None:
@@ -144,7 +144,7 @@ class ConnectSpark:
     def _release(self, session: Any) -> None:
         session.stop()
         # Without this, pyspark holds on to every client until the process ends.
-        atexit.unregister(session.client._on_exit)
+        atexit.unregister(borrowed.exit_handler(session))
 
     def _hear_progress(self, stages: Any, inflight_tasks: int, operation_id: str, done: bool) -> None:
         for stage in stages:
@@ -159,16 +159,8 @@ class ConnectSpark:
 def _register_source(session: Any) -> None:
     """Only told here; whether the server has the package shows when a task reads."""
     try:
-        from airflow_horsies.spark import HorsiesDataSource
+        from airflow_horsies.source.data_source import HorsiesDataSource
 
         session.dataSource.register(HorsiesDataSource)
     except Exception as error:
         log.warning("The data source horsies is not at hand: %s", first_line(error))
-
-
-def _make_current(session: Any) -> None:
-    """Let ``SparkSession.active()`` and ``getOrCreate()`` find this session, on this thread and those a task starts."""
-    from pyspark.sql.connect.session import SparkSession as Remote
-
-    Remote._active_session.session = session
-    Remote._default_session = session

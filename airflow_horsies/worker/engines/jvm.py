@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
+from airflow_horsies.borrowed import pyspark as borrowed
 from airflow_horsies.worker.parent_death import die_with_parent
 
 FOLDER_PREFIX = "airflow-horsies-spark-"
@@ -107,12 +108,10 @@ class Jvm:
     def gateway(self, timeout_seconds: float) -> Any:
         """The py4j gateway, once the JVM has said where it is."""
         port, secret = self._wait_for_connection(time.monotonic() + timeout_seconds)
-        from pyspark.java_gateway import launch_gateway
-
         known = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
         os.environ.update(known)
         try:
-            return launch_gateway()  # type: ignore[no-untyped-call]
+            return borrowed.open_gateway()
         finally:
             for name in known:
                 del os.environ[name]

@@ -9,6 +9,8 @@ from typing import Any
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
+from airflow_horsies.borrowed import pyspark as borrowed
+
 FLUSH_MS = 1_000
 
 # Our name for a figure, and Spark's.
@@ -32,9 +34,9 @@ class SparkStatus:
     """The status store of one SparkContext; works without Spark's web pages."""
 
     def __init__(self, context: Any) -> None:
-        jvm = context._jvm
-        self._context = context._jsc.sc()
-        self._tracker = context._jsc.statusTracker()
+        jvm = borrowed.jvm_of(context)
+        self._context = borrowed.scala_context(context)
+        self._tracker = borrowed.java_context(context).statusTracker()
         self._store = self._context.statusStore()
         self._mapper = jvm.org.apache.spark.status.api.v1.JacksonMessageWriter().mapper()
         self._arrays = jvm.java.util.Arrays

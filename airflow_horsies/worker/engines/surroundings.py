@@ -6,6 +6,7 @@ import logging
 import sys
 from typing import Any
 
+from airflow_horsies.borrowed import pyspark as borrowed
 from airflow_horsies.worker.errors import first_line
 
 log = logging.getLogger(__name__)
@@ -22,18 +23,18 @@ class Surroundings:
 
     def __init__(self, context: Any) -> None:
         self._context = context
-        self._jvm: Any = context._jvm
-        self._hadoop = context._jsc.hadoopConfiguration()
+        self._jvm = borrowed.jvm_of(context)
+        self._hadoop = borrowed.java_context(context).hadoopConfiguration()
         self._hadoop_bytes = self._write_hadoop()
         self._file_systems = self._hadoop.getPropsWithPrefix(FILE_SYSTEM_PREFIX)
         self._properties = self._jvm.java.lang.System.getProperties().clone()
         self._time_zone = self._jvm.java.util.TimeZone.getDefault()
         self._locale = self._jvm.java.util.Locale.getDefault()
         self._locales = [(purpose, self._jvm.java.util.Locale.getDefault(purpose)) for purpose in _purposes(self._jvm)]
-        self._checkpoint_folder = context._jsc.sc().checkpointDir()
+        self._checkpoint_folder = borrowed.scala_context(context).checkpointDir()
         self._log_levels = _log_levels(self._jvm)
         self._added = [(files, files.clone()) for files in _added_files(context)]
-        self._python_includes = list(context._python_includes)
+        self._python_includes = list(borrowed.python_includes(context))
         self._path = list(sys.path)
 
     def restore(self) -> None:
@@ -44,7 +45,7 @@ class Surroundings:
         self._restore_locale()
         self._restore_hadoop()
         # Its public counterpart would make another folder.
-        getattr(self._context._jsc.sc(), "checkpointDir_$eq")(self._checkpoint_folder)
+        getattr(borrowed.scala_context(self._context), "checkpointDir_$eq")(self._checkpoint_folder)
         if self._log_levels is not None:
             self._log_levels.restore()
         for files, before in self._added:
@@ -68,9 +69,9 @@ class Surroundings:
 
     def restore_python(self) -> None:
         """Without a word to the JVM, which may be gone. Modules that were imported stay."""
-        if self._context._python_includes != self._python_includes:
-            added = set(self._context._python_includes) - set(self._python_includes)
-            self._context._python_includes[:] = self._python_includes
+        if borrowed.python_includes(self._context) != self._python_includes:
+            added = set(borrowed.python_includes(self._context)) - set(self._python_includes)
+            borrowed.python_includes(self._context)[:] = self._python_includes
             sys.path[:] = [place for place in sys.path if place in self._path or not _ends_with(place, added)]
 
     def _write_hadoop(self) -> Any:
@@ -118,7 +119,7 @@ def _purposes(jvm: Any) -> list[Any]:
 
 def _added_files(context: Any) -> list[Any]:
     """What ``addFile`` and ``addArchive`` have noted down, by the session it belongs to; read in Spark 4.0 to 4.3."""
-    scala_context = context._jsc.sc()
+    scala_context = borrowed.scala_context(context)
     try:
         return [scala_context.addedFiles(), scala_context.addedArchives()]
     except Exception as error:
