@@ -184,10 +184,10 @@ def test_sensors_are_mapped_chained_and_serialized() -> None:
         make_sensor(task_id="after", task_ids=find())
         HorsiesSensor.partial(task_id="each").expand(task_ids=[[ID], [OTHER_ID]])
         HorsiesQueueSensor.partial(task_id="queues", max_depth=3).expand(horsies_queue=["a", "b"])
-    assert dag.read_task("after").upstream_task_ids == {"find"}
+    assert dag.get_task("after").upstream_task_ids == {"find"}
     restored = serialized(dag)
     assert restored.task_ids == ["find", "after", "each", "queues"]
-    assert tuple(restored.read_task("after").template_fields) == HorsiesSensor.template_fields
+    assert tuple(restored.get_task("after").template_fields) == HorsiesSensor.template_fields
 
 
 def test_queue_of_horsies_is_not_the_queue_of_airflows_executor() -> None:
