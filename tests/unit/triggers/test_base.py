@@ -4,8 +4,8 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Collection
-from contextlib import aclosing, asynccontextmanager, suppress
+from collections.abc import Iterable, Mapping
+from contextlib import aclosing, suppress
 from datetime import UTC, datetime, timedelta
 from pkgutil import resolve_name
 from types import SimpleNamespace
@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from airflow.sdk.execution_time import task_runner
 
-from airflow_horsies import triggers
 from airflow_horsies.airflow_instance import InstanceState
 from airflow_horsies.client.hub import Waiter
 from airflow_horsies.exceptions import (
@@ -26,23 +25,27 @@ from airflow_horsies.exceptions import (
     TaskNotFound,
 )
 from airflow_horsies.models import (
-    LogCursor,
+    CancelOutcome,
     LogLine,
     QueueDepth,
     Submission,
     TaskInstanceKey,
-    TaskNews,
     TaskState,
     latest_task_ids,
 )
+from airflow_horsies.testing import FakeAsyncClient, FakeHorsies
+from airflow_horsies.testing.async_client import FakeWaiter
 from airflow_horsies.triggers import (
     HorsiesBatchTrigger,
     HorsiesQueueTrigger,
     HorsiesSensorTrigger,
     HorsiesSubmissionTrigger,
     HorsiesTrigger,
+    base,
+    sensing,
 )
 from airflow_horsies.triggers.queue import depth_of, is_open
+from tests.unit.fakes import failing, make_submission, make_task, put_submissions
 
 ID = "0198a0de-0000-7000-8000-000000000001"
 OTHER_ID = "0198a0de-0000-7000-8000-000000000002"
@@ -159,58 +162,66 @@ def test_trigger_survives_json(trigger: HorsiesTrigger) -> None:
     assert resolve_name(path)(**json.loads(json.dumps(kwargs))).serialize() == (path, kwargs)
 
 
-class FakeHook:
-    """Answers as the test says; ``ended`` is delivered to a waiter soon after it subscribes."""
-
-    def __init__(self, ended: dict[str, TaskState | None] | None = None, error: Exception | None = None) -> None:
-        self.ended = ended or {}
-        self.errors = [error] if error else []
-        self.cancelled: list[str] = []
-        self.queues: list[QueueDepth] = []
-        self.submissions: list[Submission] = []
-        self.news: list[dict[str, TaskNews]] = []
-
-    @asynccontextmanager
-    async def subscribe(
-        self, task_ids: Collection[str], *, seen: dict[str, LogCursor] | None = None
-    ) -> AsyncIterator[Waiter]:
-        if self.errors:
-            raise self.errors.pop()
-        waiter = Waiter(task_ids, seen)
-        for news in self.news if waiter.wants() else []:
-            asyncio.get_running_loop().call_soon(waiter.tell, news)
-        for task_id, state in self.ended.items():
-            asyncio.get_running_loop().call_later(0.01, waiter.deliver, task_id, state)
-        yield waiter
-
-    async def release_async(self, task_ids: Collection[str], task_instance: TaskInstanceKey) -> None:
-        self.cancelled += task_ids
-
-    async def queues_async(self) -> list[QueueDepth]:
-        return self.queues
-
-    async def submissions_of_async(self, task_instance: TaskInstanceKey) -> list[Submission]:
-        return self.submissions
+def put_states(horsies: FakeHorsies, states: Mapping[str, TaskState | None]) -> None:
+    """As if horsies had these tasks, and those without a state were gone; what is not named is running."""
+    running: dict[str, TaskState | None] = {ID: TaskState.RUNNING, OTHER_ID: TaskState.RUNNING}
+    horsies.memory.tasks = {
+        task_id: make_task(task_id, state) for task_id, state in (running | dict(states)).items() if state is not None
+    }
 
 
-def run(trigger: HorsiesTrigger, hook: FakeHook) -> dict[str, Any]:
+@pytest.fixture(autouse=True)
+def _two_tasks_are_running(horsies: FakeHorsies) -> None:
+    put_states(horsies, {})
+
+
+def put_lines(horsies: FakeHorsies, task_id: str, *numbers: int) -> None:
+    noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    horsies.memory.lines[task_id] = [
+        LogLine(attempt=1, number=number, logged_at=noon, level="INFO", text=f"line {number}") for number in numbers
+    ]
+
+
+def run(trigger: HorsiesTrigger) -> dict[str, Any]:
     async def first_event() -> Any:
         # Closed, as Airflow has it come to its end: what is left open is cancelled with the loop.
         async with aclosing(trigger.run()) as events:
             return (await anext(events)).payload
 
-    trigger._hook = lambda: hook  # type: ignore[method-assign,assignment,return-value]
     trigger._log = logging.getLogger("the trigger")
     payload: dict[str, Any] = asyncio.run(asyncio.wait_for(first_event(), 10))
     return payload
+
+
+@pytest.fixture
+def released(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The tasks that a trigger let go of."""
+    released: list[str] = []
+    release_tasks = FakeAsyncClient.release_tasks
+
+    async def remember(
+        client: FakeAsyncClient, task_ids: Iterable[str], task_instance: TaskInstanceKey
+    ) -> dict[str, CancelOutcome]:
+        released.extend(task_ids)
+        return await release_tasks(client, task_ids, task_instance)
+
+    monkeypatch.setattr(FakeAsyncClient, "release_tasks", remember)
+    return released
+
+
+@pytest.fixture
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiters wait, as the real ones do, also for tasks that never end."""
+    monkeypatch.setattr(FakeWaiter, "news", Waiter.news)
 
 
 def soon(seconds: float = 0.4) -> str:
     return (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat()
 
 
-def test_event_says_why_it_fired_and_for_which_tasks() -> None:
-    event = run(HorsiesTrigger(task_ids=[ID]), FakeHook({ID: TaskState.FAILED}))
+def test_event_says_why_it_fired_and_for_which_tasks(horsies: FakeHorsies) -> None:
+    put_states(horsies, {ID: TaskState.FAILED})
+    event = run(HorsiesTrigger(task_ids=[ID]))
     assert event == {"reason": "ended", "message": None, "task_ids": [ID], **KNOWN}
     assert json.loads(json.dumps(event)) == event
 
@@ -228,40 +239,56 @@ def short_hold(monkeypatch: pytest.MonkeyPatch) -> float:
 
 
 @pytest.mark.parametrize(
-    ("trigger", "hook"),
+    ("trigger", "state", "reason"),
     [
-        (HorsiesTrigger(task_ids=[ID]), FakeHook({ID: TaskState.COMPLETED})),
-        (HorsiesTrigger(task_ids=[ID], deadline=DEADLINE), FakeHook()),
-        (HorsiesTrigger(task_ids=[ID]), FakeHook(error=SchemaMissing("no tables"))),
-        (HorsiesBatchTrigger(task_instance=INSTANCE, life=1), FakeHook()),
-        (HorsiesSensorTrigger(task_ids=[ID]), FakeHook({ID: TaskState.FAILED})),
-        (HorsiesSubmissionTrigger(task_instance=INSTANCE, deadline=DEADLINE), FakeHook()),
-        (HorsiesQueueTrigger(queue="spark", deadline=DEADLINE), FakeHook()),
+        (HorsiesTrigger(task_ids=[ID]), TaskState.COMPLETED, "ended"),
+        (HorsiesTrigger(task_ids=[ID], deadline=DEADLINE), TaskState.RUNNING, "timed_out"),
+        (HorsiesTrigger(task_ids=["not an id"]), TaskState.RUNNING, "error"),
+        (HorsiesBatchTrigger(task_instance=INSTANCE, life=1), TaskState.RUNNING, "not_found"),
+        (HorsiesSensorTrigger(task_ids=[ID]), TaskState.FAILED, "ended"),
+        (HorsiesSubmissionTrigger(task_instance=INSTANCE, deadline=DEADLINE), TaskState.RUNNING, "timed_out"),
+        (HorsiesQueueTrigger(queue="spark", deadline=DEADLINE), TaskState.RUNNING, "timed_out"),
     ],
     ids=["ended", "timed out", "error", "batch", "sensor", "submission", "queue"],
 )
-def test_event_soon_after_the_deferral_is_held_back(trigger: HorsiesTrigger, hook: FakeHook, short_hold: float) -> None:
+def test_event_soon_after_the_deferral_is_held_back(
+    horsies: FakeHorsies, trigger: HorsiesTrigger, state: TaskState, reason: str, short_hold: float
+) -> None:
+    put_states(horsies, {ID: state})
+    horsies.queue("spark", workers=0)
     begun = time.monotonic()
-    event = run(deferred_now(trigger), hook)
+    event = run(deferred_now(trigger))
+    assert event["reason"] == reason
     assert 0 < event["held_seconds"] <= time.monotonic() - begun
     assert time.monotonic() - begun > short_hold - 0.1
 
 
-def test_event_is_not_held_where_no_triggerer_runs_the_trigger(short_hold: float) -> None:
-    trigger = deferred_now(HorsiesTrigger(task_ids=[ID]), trigger_id=None)
-    assert "held_seconds" not in run(trigger, FakeHook({ID: TaskState.COMPLETED}))
+def test_event_is_not_held_where_no_triggerer_runs_the_trigger(horsies: FakeHorsies, short_hold: float) -> None:
+    put_states(horsies, {ID: TaskState.COMPLETED})
+    assert "held_seconds" not in run(deferred_now(HorsiesTrigger(task_ids=[ID]), trigger_id=None))
 
 
-def test_event_of_a_task_that_outlasted_the_hold_comes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_event_of_a_task_that_outlasted_the_hold_comes_at_once(
+    horsies: FakeHorsies, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AIRFLOW__HORSIES__RESUME_HOLD_SECONDS", "0.005")
-    trigger = deferred_now(HorsiesTrigger(task_ids=[ID]))
-    assert "held_seconds" not in run(trigger, FakeHook({ID: TaskState.COMPLETED}))
+    put_states(horsies, {ID: TaskState.COMPLETED})
+    news = FakeWaiter.news
+
+    async def slow_news(waiter: FakeWaiter, **until: Any) -> None:
+        await asyncio.sleep(0.01)
+        await news(waiter, **until)
+
+    monkeypatch.setattr(FakeWaiter, "news", slow_news)
+    assert "held_seconds" not in run(deferred_now(HorsiesTrigger(task_ids=[ID])))
 
 
 @pytest.mark.parametrize("reaches_triggers", [True, False], ids=["on_kill", "by cancellation alone"])
-def test_kill_reaches_a_trigger_that_holds_its_event(monkeypatch: pytest.MonkeyPatch, reaches_triggers: bool) -> None:
-    monkeypatch.setattr(triggers, "KILL_REACHES_TRIGGERS", reaches_triggers)
-    hook = FakeHook({ID: TaskState.COMPLETED})
+def test_kill_reaches_a_trigger_that_holds_its_event(
+    horsies: FakeHorsies, monkeypatch: pytest.MonkeyPatch, released: list[str], reaches_triggers: bool
+) -> None:
+    monkeypatch.setattr(base, "KILL_REACHES_TRIGGERS", reaches_triggers)
+    put_states(horsies, {ID: TaskState.COMPLETED})
     trigger = deferred_now(HorsiesTrigger(task_ids=[ID], task_instance=INSTANCE))
     fired: list[Any] = []
 
@@ -278,88 +305,98 @@ def test_kill_reaches_a_trigger_that_holds_its_event(monkeypatch: pytest.MonkeyP
         if reaches_triggers:
             await trigger.on_kill()
 
-    monkeypatch.setattr(trigger, "_hook", lambda: hook)
-    monkeypatch.setattr(triggers, "read_state_async", answering("failed"))
+    monkeypatch.setattr(base, "read_state_async", answering("failed"))
     begun = time.monotonic()
     asyncio.run(drive())
     assert time.monotonic() - begun < 5
-    assert (hook.cancelled, fired) == ([ID], [])
+    assert (released, fired) == ([ID], [])
 
 
-def lines(*numbers: int, level: str = "INFO") -> TaskNews:
-    noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
-    return TaskNews(
-        lines=tuple(
-            LogLine(attempt=1, number=number, logged_at=noon, level=level, text=f"line {number}") for number in numbers
-        )
-    )
-
-
-def test_what_tasks_write_is_shown_and_the_event_says_how_far(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_tasks_write_is_shown_and_the_event_says_how_far(
+    horsies: FakeHorsies, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
-    hook = FakeHook({ID: TaskState.COMPLETED})
-    hook.news = [{ID: lines(3, 4, 5)}]
-    event = run(HorsiesTrigger(task_ids=[ID], seen={ID: [1, 3]}), hook)
+    put_states(horsies, {ID: TaskState.COMPLETED})
+    put_lines(horsies, ID, 3, 4, 5)
+    event = run(HorsiesTrigger(task_ids=[ID], seen={ID: [1, 3]}))
     assert event == {"reason": "ended", "message": None, "task_ids": [ID], "seen": {ID: [1, 5]}, **KNOWN}
     assert caplog.messages == ["[attempt 1] line 4", "[attempt 1] line 5"]
 
 
-def test_trigger_that_was_not_told_to_show_logs_shows_none(caplog: pytest.LogCaptureFixture) -> None:
-    hook = FakeHook({ID: TaskState.COMPLETED})
-    hook.news = [{ID: lines(1)}]
-    assert "seen" not in run(HorsiesTrigger(task_ids=[ID]), hook)
+def test_trigger_that_was_not_told_to_show_logs_shows_none(
+    horsies: FakeHorsies, caplog: pytest.LogCaptureFixture
+) -> None:
+    put_states(horsies, {ID: TaskState.COMPLETED})
+    put_lines(horsies, ID, 1)
+    assert "seen" not in run(HorsiesTrigger(task_ids=[ID]))
     assert caplog.records == []
 
 
-def test_lines_of_a_batch_name_their_item(caplog: pytest.LogCaptureFixture) -> None:
+def test_lines_of_a_batch_name_their_item(horsies: FakeHorsies, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    hook = FakeHook({ID: TaskState.COMPLETED, OTHER_ID: TaskState.COMPLETED})
-    hook.submissions = [submission(1, task_id=OTHER_ID), submission(0, task_id=ID)]
-    hook.news = [{OTHER_ID: lines(1), ID: lines(1)}]
-    event = run(HorsiesBatchTrigger(task_instance=INSTANCE, life=1, seen={}), hook)
+    put_states(horsies, {ID: TaskState.COMPLETED, OTHER_ID: TaskState.COMPLETED})
+    put_submissions(horsies, [submission(1, task_id=OTHER_ID), submission(0, task_id=ID)])
+    for task_id in (ID, OTHER_ID):
+        put_lines(horsies, task_id, 1)
+    event = run(HorsiesBatchTrigger(task_instance=INSTANCE, life=1, seen={}))
     assert event["seen"] == {OTHER_ID: [1, 1], ID: [1, 1]}
-    assert caplog.messages == [
-        "[item 1, attempt 1] line 1",
+    assert sorted(caplog.messages) == [
         "[item 0, attempt 1] line 1",
+        "[item 1, attempt 1] line 1",
     ]
 
 
 @pytest.mark.parametrize(
-    ("hook", "reason"),
+    ("state", "errors", "reason"),
     [
-        (FakeHook({ID: None}), "not_found"),
-        (FakeHook(error=TaskNotFound("it is gone", task_id=ID)), "not_found"),
-        (FakeHook(error=SchemaMissing("no tables")), "error"),
-        (FakeHook(), "timed_out"),
+        (None, [], "not_found"),
+        (TaskState.RUNNING, [TaskNotFound("it is gone", task_id=ID)], "not_found"),
+        (TaskState.RUNNING, [SchemaMissing("no tables")], "error"),
+        (TaskState.RUNNING, [], "timed_out"),
     ],
     ids=["task is absent", "TaskNotFound", "other error", "nothing happens"],
 )
-def test_every_way_not_to_end_has_a_reason(hook: FakeHook, reason: str) -> None:
-    assert run(HorsiesTrigger(task_ids=[ID], deadline=soon()), hook)["reason"] == reason
+def test_every_way_not_to_end_has_a_reason(
+    horsies: FakeHorsies,
+    monkeypatch: pytest.MonkeyPatch,
+    state: TaskState | None,
+    errors: list[HorsiesError],
+    reason: str,
+) -> None:
+    put_states(horsies, {ID: state})
+    monkeypatch.setattr(FakeAsyncClient, "subscribe", failing(errors, then=FakeAsyncClient.subscribe))
+    assert run(HorsiesTrigger(task_ids=[ID], deadline=soon()))["reason"] == reason
+
+
+def test_trigger_waits_until_its_deadline(patience: None) -> None:
+    begun = time.monotonic()
+    assert run(HorsiesTrigger(task_ids=[ID], deadline=soon(0.4)))["reason"] == "timed_out"
+    assert time.monotonic() - begun > 0.3
 
 
 @pytest.mark.parametrize("error", [DatabaseUnreachable("starting up"), DatabaseBusy("locked"), AccessDenied("not yet")])
 def test_database_that_is_away_for_a_moment_is_asked_again(
-    monkeypatch: pytest.MonkeyPatch, error: HorsiesError
+    horsies: FakeHorsies, monkeypatch: pytest.MonkeyPatch, error: HorsiesError
 ) -> None:
-    monkeypatch.setattr(triggers, "FIRST_RETRY_SECONDS", 0.01)
-    hook = FakeHook({ID: TaskState.COMPLETED}, error)
-    assert run(HorsiesTrigger(task_ids=[ID], deadline=soon(60)), hook)["reason"] == "ended"
+    monkeypatch.setattr(base, "FIRST_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(FakeAsyncClient, "subscribe", failing([error], then=FakeAsyncClient.subscribe))
+    put_states(horsies, {ID: TaskState.COMPLETED})
+    assert run(HorsiesTrigger(task_ids=[ID], deadline=soon(60)))["reason"] == "ended"
 
 
 def test_access_that_stays_denied_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(triggers, "FIRST_RETRY_SECONDS", 0.01)
-    monkeypatch.setattr(triggers, "ACCESS_SECONDS", 0.0)
-    hook = FakeHook()
-    hook.errors = [AccessDenied("still not you"), AccessDenied("not you")]
-    event = run(HorsiesTrigger(task_ids=[ID]), hook)
+    monkeypatch.setattr(base, "FIRST_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(base, "ACCESS_SECONDS", 0.0)
+    errors = [AccessDenied("not you"), AccessDenied("still not you")]
+    monkeypatch.setattr(FakeAsyncClient, "subscribe", failing(errors))
+    event = run(HorsiesTrigger(task_ids=[ID]))
     assert (event["reason"], event["message"]) == ("error", "still not you")
 
 
-def test_database_that_stays_away_ends_with_the_deadline() -> None:
-    hook = FakeHook(error=DatabaseUnreachable("gone for good"))
+def test_database_that_stays_away_ends_with_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeAsyncClient, "subscribe", failing([DatabaseUnreachable("gone for good")]))
     deadline = soon(-1)
-    event = run(HorsiesTrigger(task_ids=[ID], deadline=deadline), hook)
+    event = run(HorsiesTrigger(task_ids=[ID], deadline=deadline))
     known = {**KNOWN, "deadline": deadline}
     assert event == {"reason": "timed_out", "message": "gone for good", "task_ids": [ID], **known}
 
@@ -374,13 +411,12 @@ def test_database_that_stays_away_ends_with_the_deadline() -> None:
     ids=["the operator's", "told not to", "the sensor's"],
 )
 def test_kill_cancels_what_is_ours(
-    trigger: HorsiesTrigger, cancelled: list[str], monkeypatch: pytest.MonkeyPatch
+    trigger: HorsiesTrigger, cancelled: list[str], monkeypatch: pytest.MonkeyPatch, horsies: FakeHorsies
 ) -> None:
-    hook = FakeHook()
-    trigger._hook = lambda: hook  # type: ignore[method-assign,assignment,return-value]
-    monkeypatch.setattr(triggers, "read_state_async", answering("failed"))
+    monkeypatch.setattr(base, "read_state_async", answering("failed"))
     asyncio.run(trigger.on_kill())
-    assert hook.cancelled == cancelled
+    states = {task_id: task.state for task_id, task in horsies.memory.tasks.items()}
+    assert [task_id for task_id, state in states.items() if state is TaskState.CANCELLED] == cancelled
 
 
 def answering(state: str | None, *, after: float = 0) -> Any:
@@ -395,14 +431,12 @@ def answering(state: str | None, *, after: float = 0) -> Any:
 
 @pytest.mark.parametrize("reaches_triggers", [True, False], ids=["on_kill", "by cancellation alone"])
 def test_kill_is_done_to_its_end_though_airflow_repeats_the_cancellation(
-    monkeypatch: pytest.MonkeyPatch, reaches_triggers: bool
+    monkeypatch: pytest.MonkeyPatch, patience: None, released: list[str], reaches_triggers: bool
 ) -> None:
-    hook = FakeHook()
     trigger = HorsiesTrigger(task_ids=[ID], task_instance=INSTANCE)
-    monkeypatch.setattr(trigger, "_hook", lambda: hook)
-    monkeypatch.setattr(triggers, "KILL_REACHES_TRIGGERS", reaches_triggers)
+    monkeypatch.setattr(base, "KILL_REACHES_TRIGGERS", reaches_triggers)
 
-    async def find_slowly(hook: object) -> list[str]:
+    async def find_slowly(client: object) -> list[str]:
         await asyncio.sleep(0.2)
         return [ID]
 
@@ -416,37 +450,31 @@ def test_kill_is_done_to_its_end_though_airflow_repeats_the_cancellation(
             await asyncio.sleep(0.05)
             task.cancel()
 
-    monkeypatch.setattr(triggers, "read_state_async", answering("failed", after=0.2))
+    monkeypatch.setattr(base, "read_state_async", answering("failed", after=0.2))
     monkeypatch.setattr(trigger, "_find_task_ids", find_slowly)
     asyncio.run(drive())
-    assert hook.cancelled == [ID]
+    assert released == [ID]
 
 
 @pytest.mark.parametrize("kill_seconds", [5.0, 0.0], ids=["in time", "in the background"])
-def test_kill_is_tried_until_the_database_is_back(monkeypatch: pytest.MonkeyPatch, kill_seconds: float) -> None:
-    hook = FakeHook()
+def test_kill_is_tried_until_the_database_is_back(
+    monkeypatch: pytest.MonkeyPatch, released: list[str], kill_seconds: float
+) -> None:
     trigger = HorsiesTrigger(task_ids=[ID], task_instance=INSTANCE)
     trigger._log = logging.getLogger("the trigger")
     away = [DatabaseUnreachable("gone")] * 3
-
-    async def release(task_ids: Collection[str], task_instance: TaskInstanceKey) -> None:
-        if away:
-            raise away.pop()
-        hook.cancelled += task_ids
-
-    monkeypatch.setattr(hook, "release_async", release)
-    monkeypatch.setattr(trigger, "_hook", lambda: hook)
-    monkeypatch.setattr(triggers, "FIRST_RETRY_SECONDS", 0.01)
-    monkeypatch.setattr(triggers, "KILL_SECONDS", kill_seconds)
-    monkeypatch.setattr(triggers, "read_state_async", answering("failed"))
+    monkeypatch.setattr(FakeAsyncClient, "release_tasks", failing(away, then=FakeAsyncClient.release_tasks))
+    monkeypatch.setattr(base, "FIRST_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(base, "KILL_SECONDS", kill_seconds)
+    monkeypatch.setattr(base, "read_state_async", answering("failed"))
 
     async def drive() -> None:
         await trigger.on_kill()
-        while triggers._unfinished:
+        while base._unfinished:
             await asyncio.sleep(0.01)
 
     asyncio.run(asyncio.wait_for(drive(), 10))
-    assert hook.cancelled == [ID]
+    assert released == [ID]
 
 
 @pytest.mark.parametrize("map_index", [-1, 2], ids=["one", "mapped"])
@@ -469,6 +497,8 @@ def test_kill_is_tried_until_the_database_is_back(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("cancel_on_kill", [True, False], ids=["cancels", "does not cancel"])
 def test_only_a_task_instance_that_nobody_waits_for_any_more_is_a_kill(
     monkeypatch: pytest.MonkeyPatch,
+    patience: None,
+    released: list[str],
     map_index: int,
     state: str | None,
     cancelled: list[str],
@@ -484,12 +514,10 @@ def test_only_a_task_instance_that_nobody_waits_for_any_more_is_a_kill(
                 return SimpleNamespace(error="gone")
             return SimpleNamespace(task_states={} if state == "absent" else {"today": {name: state}})
 
-    hook = FakeHook()
     trigger = HorsiesTrigger(task_ids=[ID], cancel_on_kill=cancel_on_kill)
-    monkeypatch.setattr(trigger, "_hook", lambda: hook)
-    monkeypatch.setattr(triggers, "KILL_REACHES_TRIGGERS", reaches_triggers)
+    monkeypatch.setattr(base, "KILL_REACHES_TRIGGERS", reaches_triggers)
     monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", Supervisor(), raising=False)
-    monkeypatch.setattr(triggers, "ASK_SECONDS", 0.0)
+    monkeypatch.setattr(base, "ASK_SECONDS", 0.0)
     trigger.task_instance = SimpleNamespace(  # type: ignore[assignment]
         dag_id="a_dag", run_id="today", task_id="wait", map_index=map_index
     )
@@ -501,30 +529,31 @@ def test_only_a_task_instance_that_nobody_waits_for_any_more_is_a_kill(
         with suppress(asyncio.CancelledError):
             await task
         if reaches_triggers:
-            assert hook.cancelled == []
+            assert released == []
             await trigger.on_kill()
 
     asyncio.run(drive())
-    assert hook.cancelled == (cancelled if cancel_on_kill else [])
+    assert released == (cancelled if cancel_on_kill else [])
 
 
 @pytest.mark.parametrize(
     ("max_failures", "reason"),
     [(0, "decided"), (1, "timed_out"), (None, "timed_out")],
 )
-def test_batch_fires_early_when_too_many_failed(max_failures: int | None, reason: str) -> None:
-    hook = FakeHook({ID: TaskState.EXPIRED})
-    hook.submissions = [submission(0, task_id=ID), submission(1, task_id=OTHER_ID)]
+def test_batch_fires_early_when_too_many_failed(horsies: FakeHorsies, max_failures: int | None, reason: str) -> None:
+    put_states(horsies, {ID: TaskState.EXPIRED})
+    put_submissions(horsies, [submission(0, task_id=ID), submission(1, task_id=OTHER_ID)])
     trigger = HorsiesBatchTrigger(task_instance=INSTANCE, life=1, max_failures=max_failures, deadline=soon())
-    assert run(trigger, hook)["reason"] == reason
+    assert run(trigger)["reason"] == reason
 
 
 @pytest.mark.parametrize(
     ("state", "reason"), [(TaskState.FAILED, "decided"), (TaskState.COMPLETED, "timed_out")], ids=str
 )
-def test_sensor_fires_early_when_a_task_failed(state: TaskState, reason: str) -> None:
+def test_sensor_fires_early_when_a_task_failed(horsies: FakeHorsies, state: TaskState, reason: str) -> None:
+    put_states(horsies, {ID: state})
     trigger = HorsiesSensorTrigger(task_ids=[ID, OTHER_ID], failed_states=["FAILED"], deadline=soon())
-    assert run(trigger, FakeHook({ID: state}))["reason"] == reason
+    assert run(trigger)["reason"] == reason
 
 
 @pytest.mark.parametrize(
@@ -537,13 +566,15 @@ def test_sensor_fires_early_when_a_task_failed(state: TaskState, reason: str) ->
     ],
     ids=str,
 )
-def test_submission_is_waited_for_until_its_end_means_something(state: TaskState | None, reason: str) -> None:
-    hook = FakeHook({ID: state})
-    hook.submissions = [submission(0, task_id=ID)]
+def test_submission_is_waited_for_until_its_end_means_something(
+    horsies: FakeHorsies, state: TaskState | None, reason: str
+) -> None:
+    put_states(horsies, {ID: state})
+    put_submissions(horsies, [submission(0, task_id=ID)])
     trigger = HorsiesSubmissionTrigger(
         task_instance=INSTANCE, failed_states=["FAILED"], poll_seconds=0.02, deadline=soon()
     )
-    assert run(trigger, hook)["reason"] == reason
+    assert run(trigger)["reason"] == reason
 
 
 @pytest.mark.parametrize(
@@ -552,7 +583,7 @@ def test_submission_is_waited_for_until_its_end_means_something(state: TaskState
     ids=["completed", "failed", "gone"],
 )
 def test_submission_of_an_instance_that_was_cleared_since_is_not_the_end(
-    monkeypatch: pytest.MonkeyPatch, ended: TaskState | None, reason: str
+    horsies: FakeHorsies, monkeypatch: pytest.MonkeyPatch, ended: TaskState | None, reason: str
 ) -> None:
     states = iter(["queued", None, "running", "success"])
 
@@ -560,37 +591,26 @@ def test_submission_of_an_instance_that_was_cleared_since_is_not_the_end(
         state = next(states)
         return InstanceState(exists=True, state=state) if state else None
 
-    monkeypatch.setattr(triggers, "can_ask", lambda: True)
-    monkeypatch.setattr(triggers, "SETTLE_SECONDS", 0.01)
-    monkeypatch.setattr(triggers, "read_state_async", read_state)
-    hook = FakeHook({ID: ended})
-    hook.submissions = [submission(0, task_id=ID)]
+    monkeypatch.setattr(sensing, "can_ask", lambda: True)
+    monkeypatch.setattr(sensing, "SETTLE_SECONDS", 0.01)
+    monkeypatch.setattr(sensing, "read_state_async", read_state)
+    put_states(horsies, {ID: ended})
+    put_submissions(horsies, [submission(0, task_id=ID)])
     trigger = HorsiesSubmissionTrigger(task_instance=INSTANCE, failed_states=["FAILED"], poll_seconds=0.02)
-    assert run(trigger, hook)["reason"] == reason
+    assert run(trigger)["reason"] == reason
     assert list(states) == []
 
 
 def test_task_instance_that_never_submits_is_waited_for_until_the_deadline() -> None:
     trigger = HorsiesSubmissionTrigger(task_instance=INSTANCE, poll_seconds=0.02, deadline=soon())
-    assert run(trigger, FakeHook())["reason"] == "timed_out"
+    assert run(trigger)["reason"] == "timed_out"
 
 
 def submission(
     position: int, *, life: int = 1, round_: int = 1, task_id: str | None = None, is_latest: bool = True
 ) -> Submission:
-    return Submission(
-        horsies_task_id=task_id or f"{position}/{life}/{round_}",
-        namespace="default",
-        task_instance=TaskInstanceKey(**INSTANCE),  # type: ignore[arg-type]
-        position=position,
-        life=life,
-        round=round_,
-        try_number=1,
-        task_name="load",
-        queue="default",
-        good_until=None,
-        submitted_at=datetime(2026, 1, 1, tzinfo=UTC),
-        is_latest=is_latest,
+    return make_submission(
+        task_id or f"{position}/{life}/{round_}", position=position, life=life, round=round_, is_latest=is_latest
     )
 
 
@@ -621,11 +641,10 @@ def test_only_what_was_submitted_last_counts(submissions: list[Submission], late
     ids=["none", "none of an older release", "one", "the second", "moved up", "of another life", "let go of"],
 )
 def test_batch_that_is_not_whole_is_an_error_and_never_a_success(
-    submissions: list[Submission], size: int | None
+    horsies: FakeHorsies, submissions: list[Submission], size: int | None
 ) -> None:
-    hook = FakeHook()
-    hook.submissions = submissions
-    event = run(HorsiesBatchTrigger(task_instance=INSTANCE, life=1, size=size), hook)
+    put_submissions(horsies, submissions)
+    event = run(HorsiesBatchTrigger(task_instance=INSTANCE, life=1, size=size))
     assert event["reason"] == "not_found"
     assert "items of the batch were found" in event["message"]
 
@@ -657,8 +676,7 @@ def test_queue_that_is_not_listed_is_empty_and_unserved() -> None:
     assert (depth_of("c", queues).ready, depth_of("c", queues).served_by) == (0, 0)
 
 
-def test_queue_trigger_fires_when_the_queue_opens_and_gives_up_at_its_deadline() -> None:
-    hook = FakeHook()
-    assert run(HorsiesQueueTrigger(queue="spark", poll_seconds=0.02, deadline=soon()), hook)["reason"] == "timed_out"
-    hook.queues = [depth()]
-    assert run(HorsiesQueueTrigger(queue="spark"), hook)["reason"] == "ended"
+def test_queue_trigger_fires_when_the_queue_opens_and_gives_up_at_its_deadline(horsies: FakeHorsies) -> None:
+    assert run(HorsiesQueueTrigger(queue="spark", poll_seconds=0.02, deadline=soon()))["reason"] == "timed_out"
+    horsies.queue("spark")
+    assert run(HorsiesQueueTrigger(queue="spark"))["reason"] == "ended"
