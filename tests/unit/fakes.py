@@ -19,10 +19,24 @@ def make_task(task_id: str, state: TaskState = TaskState.COMPLETED, **values: An
     return TaskView(id=task_id, state=state, **{**known, "retry_count": 0, "max_retries": 0, **values})
 
 
-def make_submission(task_id: str, **values: Any) -> Submission:
-    known = {"namespace": "default", "task_instance": INSTANCE, "position": 0, "life": 1, "round": 1, "try_number": 1}
-    sent = {"task_name": "load", "queue": "default", "good_until": None, "submitted_at": NOON}
-    return Submission(horsies_task_id=task_id, **{**known, **sent, **values})
+def make_submission(
+    task_id: str = "", *, position: int = 0, life: int = 1, round: int = 1, **values: Any
+) -> Submission:
+    """Without an id it is named after its position, life and round."""
+    known = {
+        "namespace": "default",
+        "task_instance": INSTANCE,
+        "try_number": 1,
+        "task_name": "load",
+        "queue": "default",
+    }
+    return Submission(
+        horsies_task_id=task_id or f"{position}/{life}/{round}",
+        position=position,
+        life=life,
+        round=round,
+        **{**known, "good_until": None, "submitted_at": NOON, **values},
+    )
 
 
 def put_submissions(horsies: FakeHorsies, submissions: Iterable[Submission]) -> None:

@@ -4,9 +4,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import aclosing, suppress
-from datetime import UTC, datetime, timedelta
+from contextlib import suppress
 from pkgutil import resolve_name
 from types import SimpleNamespace
 from typing import Any
@@ -14,8 +12,6 @@ from typing import Any
 import pytest
 from airflow.sdk.execution_time import task_runner
 
-from airflow_horsies.airflow_instance import InstanceState
-from airflow_horsies.client.hub import Waiter
 from airflow_horsies.exceptions import (
     AccessDenied,
     DatabaseBusy,
@@ -24,15 +20,7 @@ from airflow_horsies.exceptions import (
     SchemaMissing,
     TaskNotFound,
 )
-from airflow_horsies.models import (
-    CancelOutcome,
-    LogLine,
-    QueueDepth,
-    Submission,
-    TaskInstanceKey,
-    TaskState,
-    latest_task_ids,
-)
+from airflow_horsies.models import TaskState
 from airflow_horsies.testing import FakeAsyncClient, FakeHorsies
 from airflow_horsies.testing.async_client import FakeWaiter
 from airflow_horsies.triggers import (
@@ -42,17 +30,24 @@ from airflow_horsies.triggers import (
     HorsiesSubmissionTrigger,
     HorsiesTrigger,
     base,
-    sensing,
 )
-from airflow_horsies.triggers.queue import depth_of, is_open
-from tests.unit.fakes import failing, make_submission, make_task, put_submissions
+from tests.unit.fakes import failing
+from tests.unit.triggers.rig import (
+    DEADLINE,
+    ID,
+    INSTANCE,
+    OTHER_ID,
+    answering,
+    deferred_now,
+    put_lines,
+    put_states,
+    run,
+    soon,
+)
 
-ID = "0198a0de-0000-7000-8000-000000000001"
-OTHER_ID = "0198a0de-0000-7000-8000-000000000002"
-INSTANCE = {"dag_id": "sales", "run_id": "manual__1", "task_id": "load", "map_index": -1}
-DEADLINE = "2026-01-01T12:00:00+00:00"
+pytestmark = pytest.mark.usefixtures("horsies")
+
 KNOWN = {"namespace": None, "horsies_conn_id": "horsies_default", "deadline": None}
-
 # What stands in Airflow's database while tasks wait. Never change an entry: add one for each new form.
 STORED: list[tuple[str, dict[str, Any]]] = [
     (
@@ -162,80 +157,11 @@ def test_trigger_survives_json(trigger: HorsiesTrigger) -> None:
     assert resolve_name(path)(**json.loads(json.dumps(kwargs))).serialize() == (path, kwargs)
 
 
-def put_states(horsies: FakeHorsies, states: Mapping[str, TaskState | None]) -> None:
-    """As if horsies had these tasks, and those without a state were gone; what is not named is running."""
-    running: dict[str, TaskState | None] = {ID: TaskState.RUNNING, OTHER_ID: TaskState.RUNNING}
-    horsies.memory.tasks = {
-        task_id: make_task(task_id, state) for task_id, state in (running | dict(states)).items() if state is not None
-    }
-
-
-@pytest.fixture(autouse=True)
-def _two_tasks_are_running(horsies: FakeHorsies) -> None:
-    put_states(horsies, {})
-
-
-def put_lines(horsies: FakeHorsies, task_id: str, *numbers: int) -> None:
-    noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
-    horsies.memory.lines[task_id] = [
-        LogLine(attempt=1, number=number, logged_at=noon, level="INFO", text=f"line {number}") for number in numbers
-    ]
-
-
-def run(trigger: HorsiesTrigger) -> dict[str, Any]:
-    async def first_event() -> Any:
-        # Closed, as Airflow has it come to its end: what is left open is cancelled with the loop.
-        async with aclosing(trigger.run()) as events:
-            return (await anext(events)).payload
-
-    trigger._log = logging.getLogger("the trigger")
-    payload: dict[str, Any] = asyncio.run(asyncio.wait_for(first_event(), 10))
-    return payload
-
-
-@pytest.fixture
-def released(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The tasks that a trigger let go of."""
-    released: list[str] = []
-    release_tasks = FakeAsyncClient.release_tasks
-
-    async def remember(
-        client: FakeAsyncClient, task_ids: Iterable[str], task_instance: TaskInstanceKey
-    ) -> dict[str, CancelOutcome]:
-        released.extend(task_ids)
-        return await release_tasks(client, task_ids, task_instance)
-
-    monkeypatch.setattr(FakeAsyncClient, "release_tasks", remember)
-    return released
-
-
-@pytest.fixture
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waiters wait, as the real ones do, also for tasks that never end."""
-    monkeypatch.setattr(FakeWaiter, "news", Waiter.news)
-
-
-def soon(seconds: float = 0.4) -> str:
-    return (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat()
-
-
 def test_event_says_why_it_fired_and_for_which_tasks(horsies: FakeHorsies) -> None:
     put_states(horsies, {ID: TaskState.FAILED})
     event = run(HorsiesTrigger(task_ids=[ID]))
     assert event == {"reason": "ended", "message": None, "task_ids": [ID], **KNOWN}
     assert json.loads(json.dumps(event)) == event
-
-
-def deferred_now(trigger: HorsiesTrigger, trigger_id: int | None = 1) -> HorsiesTrigger:
-    trigger.deferred_at = soon(0)
-    trigger.trigger_id = trigger_id  # type: ignore[assignment]
-    return trigger
-
-
-@pytest.fixture
-def short_hold(monkeypatch: pytest.MonkeyPatch) -> float:
-    monkeypatch.setenv("AIRFLOW__HORSIES__RESUME_HOLD_SECONDS", "0.5")
-    return 0.5
 
 
 @pytest.mark.parametrize(
@@ -332,20 +258,6 @@ def test_trigger_that_was_not_told_to_show_logs_shows_none(
     assert caplog.records == []
 
 
-def test_lines_of_a_batch_name_their_item(horsies: FakeHorsies, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    put_states(horsies, {ID: TaskState.COMPLETED, OTHER_ID: TaskState.COMPLETED})
-    put_submissions(horsies, [submission(1, task_id=OTHER_ID), submission(0, task_id=ID)])
-    for task_id in (ID, OTHER_ID):
-        put_lines(horsies, task_id, 1)
-    event = run(HorsiesBatchTrigger(task_instance=INSTANCE, life=1, seen={}))
-    assert event["seen"] == {OTHER_ID: [1, 1], ID: [1, 1]}
-    assert sorted(caplog.messages) == [
-        "[item 0, attempt 1] line 1",
-        "[item 1, attempt 1] line 1",
-    ]
-
-
 @pytest.mark.parametrize(
     ("state", "errors", "reason"),
     [
@@ -417,16 +329,6 @@ def test_kill_cancels_what_is_ours(
     asyncio.run(trigger.on_kill())
     states = {task_id: task.state for task_id, task in horsies.memory.tasks.items()}
     assert [task_id for task_id, state in states.items() if state is TaskState.CANCELLED] == cancelled
-
-
-def answering(state: str | None, *, after: float = 0) -> Any:
-    """Airflow's answer to what became of a task instance."""
-
-    async def answer(instance: TaskInstanceKey) -> InstanceState:
-        await asyncio.sleep(after)
-        return InstanceState(exists=True, state=state)
-
-    return answer
 
 
 @pytest.mark.parametrize("reaches_triggers", [True, False], ids=["on_kill", "by cancellation alone"])
@@ -534,149 +436,3 @@ def test_only_a_task_instance_that_nobody_waits_for_any_more_is_a_kill(
 
     asyncio.run(drive())
     assert released == (cancelled if cancel_on_kill else [])
-
-
-@pytest.mark.parametrize(
-    ("max_failures", "reason"),
-    [(0, "decided"), (1, "timed_out"), (None, "timed_out")],
-)
-def test_batch_fires_early_when_too_many_failed(horsies: FakeHorsies, max_failures: int | None, reason: str) -> None:
-    put_states(horsies, {ID: TaskState.EXPIRED})
-    put_submissions(horsies, [submission(0, task_id=ID), submission(1, task_id=OTHER_ID)])
-    trigger = HorsiesBatchTrigger(task_instance=INSTANCE, life=1, max_failures=max_failures, deadline=soon())
-    assert run(trigger)["reason"] == reason
-
-
-@pytest.mark.parametrize(
-    ("state", "reason"), [(TaskState.FAILED, "decided"), (TaskState.COMPLETED, "timed_out")], ids=str
-)
-def test_sensor_fires_early_when_a_task_failed(horsies: FakeHorsies, state: TaskState, reason: str) -> None:
-    put_states(horsies, {ID: state})
-    trigger = HorsiesSensorTrigger(task_ids=[ID, OTHER_ID], failed_states=["FAILED"], deadline=soon())
-    assert run(trigger)["reason"] == reason
-
-
-@pytest.mark.parametrize(
-    ("state", "reason"),
-    [
-        (TaskState.COMPLETED, "ended"),
-        (TaskState.FAILED, "decided"),
-        (TaskState.EXPIRED, "timed_out"),
-        (None, "not_found"),
-    ],
-    ids=str,
-)
-def test_submission_is_waited_for_until_its_end_means_something(
-    horsies: FakeHorsies, state: TaskState | None, reason: str
-) -> None:
-    put_states(horsies, {ID: state})
-    put_submissions(horsies, [submission(0, task_id=ID)])
-    trigger = HorsiesSubmissionTrigger(
-        task_instance=INSTANCE, failed_states=["FAILED"], poll_seconds=0.02, deadline=soon()
-    )
-    assert run(trigger)["reason"] == reason
-
-
-@pytest.mark.parametrize(
-    ("ended", "reason"),
-    [(TaskState.COMPLETED, "ended"), (TaskState.FAILED, "decided"), (None, "not_found")],
-    ids=["completed", "failed", "gone"],
-)
-def test_submission_of_an_instance_that_was_cleared_since_is_not_the_end(
-    horsies: FakeHorsies, monkeypatch: pytest.MonkeyPatch, ended: TaskState | None, reason: str
-) -> None:
-    states = iter(["queued", None, "running", "success"])
-
-    async def read_state(instance: TaskInstanceKey) -> InstanceState | None:
-        state = next(states)
-        return InstanceState(exists=True, state=state) if state else None
-
-    monkeypatch.setattr(sensing, "can_ask", lambda: True)
-    monkeypatch.setattr(sensing, "SETTLE_SECONDS", 0.01)
-    monkeypatch.setattr(sensing, "read_state_async", read_state)
-    put_states(horsies, {ID: ended})
-    put_submissions(horsies, [submission(0, task_id=ID)])
-    trigger = HorsiesSubmissionTrigger(task_instance=INSTANCE, failed_states=["FAILED"], poll_seconds=0.02)
-    assert run(trigger)["reason"] == reason
-    assert list(states) == []
-
-
-def test_task_instance_that_never_submits_is_waited_for_until_the_deadline() -> None:
-    trigger = HorsiesSubmissionTrigger(task_instance=INSTANCE, poll_seconds=0.02, deadline=soon())
-    assert run(trigger)["reason"] == "timed_out"
-
-
-def submission(
-    position: int, *, life: int = 1, round_: int = 1, task_id: str | None = None, is_latest: bool = True
-) -> Submission:
-    return make_submission(
-        task_id or f"{position}/{life}/{round_}", position=position, life=life, round=round_, is_latest=is_latest
-    )
-
-
-@pytest.mark.parametrize(
-    ("submissions", "latest"),
-    [
-        ([], []),
-        ([submission(1), submission(0)], ["0/1/1", "1/1/1"]),
-        ([submission(1, is_latest=False), submission(0), submission(1, round_=2)], ["0/1/1", "1/1/2"]),
-    ],
-    ids=["none", "by position", "the latest"],
-)
-def test_only_what_was_submitted_last_counts(submissions: list[Submission], latest: list[str]) -> None:
-    assert latest_task_ids(submissions) == latest
-
-
-@pytest.mark.parametrize(
-    ("submissions", "size"),
-    [
-        ([], 2),
-        ([], None),
-        ([submission(0)], 2),
-        ([submission(1)], None),
-        ([submission(1), submission(2)], 2),
-        ([submission(0, life=2), submission(1, life=2)], 2),
-        ([submission(0), submission(1, is_latest=False)], 2),
-    ],
-    ids=["none", "none of an older release", "one", "the second", "moved up", "of another life", "let go of"],
-)
-def test_batch_that_is_not_whole_is_an_error_and_never_a_success(
-    horsies: FakeHorsies, submissions: list[Submission], size: int | None
-) -> None:
-    put_submissions(horsies, submissions)
-    event = run(HorsiesBatchTrigger(task_instance=INSTANCE, life=1, size=size))
-    assert event["reason"] == "not_found"
-    assert "items of the batch were found" in event["message"]
-
-
-def depth(queue: str = "spark", *, ready: int = 0, served_by: int = 1) -> QueueDepth:
-    return QueueDepth(
-        queue=queue, ready=ready, delayed=7, claimed=7, running=7, oldest_ready_at=None, served_by=served_by
-    )
-
-
-@pytest.mark.parametrize(
-    ("depth", "bounds", "expected"),
-    [
-        (depth(ready=1000), {"min_workers": 1, "max_depth": None}, True),
-        (depth(ready=9), {"min_workers": 1, "max_depth": 10}, True),
-        (depth(ready=10), {"min_workers": 1, "max_depth": 10}, False),
-        (depth(served_by=0), {"min_workers": 1, "max_depth": None}, False),
-        (depth(served_by=0), {"min_workers": 0, "max_depth": 10}, True),
-        (depth(served_by=2), {"min_workers": 3, "max_depth": None}, False),
-    ],
-)
-def test_queue_is_open_when_it_is_served_and_not_full(depth: QueueDepth, bounds: Any, expected: bool) -> None:
-    assert is_open(depth, **bounds) is expected
-
-
-def test_queue_that_is_not_listed_is_empty_and_unserved() -> None:
-    queues = [depth("a"), depth("b", ready=5)]
-    assert depth_of("b", queues).ready == 5
-    assert (depth_of("c", queues).ready, depth_of("c", queues).served_by) == (0, 0)
-
-
-def test_queue_trigger_fires_when_the_queue_opens_and_gives_up_at_its_deadline(horsies: FakeHorsies) -> None:
-    assert run(HorsiesQueueTrigger(queue="spark", poll_seconds=0.02, deadline=soon()))["reason"] == "timed_out"
-    horsies.queue("spark")
-    assert run(HorsiesQueueTrigger(queue="spark"))["reason"] == "ended"
