@@ -98,18 +98,6 @@ def test_deadline_of_a_run_without_one_is_refused_by_name() -> None:
         one(good_until="soon")._specs(context())
 
 
-def test_batch_allows_as_many_failures_as_both_bounds_do() -> None:
-    def allowed(**given: Any) -> int:
-        return HorsiesBatchOperator(task_id="b", task_name="add", items=[{}] * 10, **given)._allowed_failures(10)
-
-    assert allowed() == 0
-    assert allowed(max_failures=3) == 3
-    assert allowed(max_failures="3", min_success="9") == 1
-    assert allowed(max_failures=10, min_success=4) == 6
-    assert allowed(min_success=4) == 6
-    assert allowed(min_success=10) == 0
-
-
 def test_logs_are_shown_unless_they_may_be_many() -> None:
     batch = HorsiesBatchOperator(task_id="b", task_name="add", items=[])
     asked = HorsiesBatchOperator(task_id="a", task_name="add", items=[], show_logs=True)
@@ -124,12 +112,6 @@ def test_trigger_goes_on_where_the_operator_stopped(show_logs: bool, seen: dict[
     operator._task_log = operator._make_task_log({})
     _, kwargs = operator._trigger(context(), None).serialize()
     assert {name: value for name, value in kwargs.items() if name == "seen"} == seen
-
-
-def test_batch_of_something_else_than_a_list_is_refused() -> None:
-    operator = HorsiesBatchOperator(task_id="b", task_name="add", items="{{ items }}")
-    with pytest.raises(InvalidTask, match="items: must be a list of arguments, not str"):
-        operator._specs(context())
 
 
 @pytest.mark.parametrize("kind", [HorsiesOperator, HorsiesBatchOperator, HorsiesCancelOperator])
