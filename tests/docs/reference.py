@@ -14,8 +14,9 @@ from airflow.cli.cli_config import GroupCommand
 from horsies.core.models.tasks import BUILTIN_CODE_REGISTRY
 
 from airflow_horsies.cli import get_cli_commands
+from airflow_horsies.client.extras import LIBPQ_EXTRAS, OWN_EXTRAS
 from airflow_horsies.decorators import horsies_task
-from airflow_horsies.hook import LIBPQ_EXTRAS, OWN_EXTRAS, HorsiesHook
+from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.links import HorsiesAttemptsLink
 from airflow_horsies.models import RetryPolicy, TaskSpec
 from airflow_horsies.notifications import HorsiesNotifier

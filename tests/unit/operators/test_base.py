@@ -11,6 +11,7 @@ from airflow_horsies.airflow_instance import instance_of
 from airflow_horsies.exceptions import InvalidTask
 from airflow_horsies.models import RetryPolicy
 from airflow_horsies.operators import HorsiesBatchOperator, HorsiesCancelOperator, HorsiesOperator
+from airflow_horsies.testing import make_context
 
 POLICY = RetryPolicy.fixed([1, 2], auto_retry_for=["FLAKY"])
 
@@ -20,12 +21,7 @@ def one(**given: Any) -> HorsiesOperator:
 
 
 def context(**given: Any) -> dict[str, Any]:
-    ti = SimpleNamespace(
-        dag_id="d", run_id="r", task_id="one", map_index=-1, try_number=1, max_tries=0, start_date=datetime.now(UTC)
-    )
-    dag = SimpleNamespace(dag_id="d", dagrun_timeout=None)
-    run = SimpleNamespace(start_date=datetime(2026, 1, 1, tzinfo=UTC))
-    return {"ti": ti, "dag": dag, "dag_run": run, **given}
+    return make_context(one(), logical_date=datetime(2026, 1, 1, tzinfo=UTC), **given)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +88,7 @@ def test_good_until_from_now_on_counts_from_the_submission() -> None:
 
 
 def test_deadline_of_a_run_without_one_is_refused_by_name() -> None:
-    with pytest.raises(InvalidTask, match="the DAG d has no dagrun_timeout"):
+    with pytest.raises(InvalidTask, match="the DAG dag_of_one has no dagrun_timeout"):
         one(good_until="dag_run_deadline")._specs(context())
     with pytest.raises(InvalidTask, match=r"good_until: must be a datetime.*'soon'"):
         one(good_until="soon")._specs(context())

@@ -1,22 +1,12 @@
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from airflow_horsies.exceptions import InvalidTask
 from airflow_horsies.operators import HorsiesBatchOperator
-
-
-def context(**given: Any) -> dict[str, Any]:
-    ti = SimpleNamespace(
-        dag_id="d", run_id="r", task_id="one", map_index=-1, try_number=1, max_tries=0, start_date=datetime.now(UTC)
-    )
-    dag = SimpleNamespace(dag_id="d", dagrun_timeout=None)
-    run = SimpleNamespace(start_date=datetime(2026, 1, 1, tzinfo=UTC))
-    return {"ti": ti, "dag": dag, "dag_run": run, **given}
+from airflow_horsies.testing import make_context
 
 
 def test_batch_allows_as_many_failures_as_both_bounds_do() -> None:
@@ -34,4 +24,4 @@ def test_batch_allows_as_many_failures_as_both_bounds_do() -> None:
 def test_batch_of_something_else_than_a_list_is_refused() -> None:
     operator = HorsiesBatchOperator(task_id="b", task_name="add", items="{{ items }}")
     with pytest.raises(InvalidTask, match="items: must be a list of arguments, not str"):
-        operator._specs(context())
+        operator._specs(make_context(operator))
