@@ -93,10 +93,7 @@ class FakeClient(Client):
         return self.memory.enqueue_task(task)
 
     def enqueue_tasks(self, specs: Iterable[TaskSpec]) -> list[str]:
-        tasks = self._new_tasks(list(specs))
-        for task in tasks:
-            self.memory.insert(task)
-        return [task.id for task in tasks]
+        return self.memory.enqueue_tasks(self._new_tasks(list(specs)))
 
     def submit_tasks(
         self, specs: Sequence[TaskSpec], task_instance: TaskInstanceKey, tried: AirflowTry
@@ -204,7 +201,7 @@ class FakeClient(Client):
         found = {task_id: self.memory.records.get(task_id) for task_id in canonical_ids(task_ids)}
         return {task_id: records for task_id, records in found.items() if records}
 
-    def read_lines(self, task_id: str, *, after: LogCursor | None = None, limit: int = READ_LINES) -> list[LogLine]:
+    def read_lines(self, task_id: str, after: LogCursor | None = None, limit: int = READ_LINES) -> list[LogLine]:
         wanted = require_task_id(task_id)
         if not 1 <= limit <= READ_LINES:
             raise InvalidTask("limit", f"must be from 1 to {READ_LINES}, not {limit!r}")

@@ -79,6 +79,7 @@ class FakeHorsies:
             horsies.returns("sales.load", {"rows": 3})
             horsies.returns("sales.double", lambda number: 2 * number)
 
+        :param task_name: the name under which the task is registered on the workers.
         :param value: the value they return, of JSON; or a function that is called with their arguments. Where the
             function raises an exception, the task fails with the code UNHANDLED_EXCEPTION.
         :param kwargs: only the tasks that have these arguments, whatever others they have. The last declaration that
@@ -105,6 +106,7 @@ class FakeHorsies:
             horsies.fails("sales.check", "BAD_INPUT", "There is no such day.")
             horsies.fails("sales.fetch", "RATE_LIMITED", "Try later.", times=2, then={"rows": 1})
 
+        :param task_name: the name under which the task is registered on the workers.
         :param error_code: what the failure is known by.
         :param message: what it says to people.
         :param kwargs: only the tasks that have these arguments, whatever others they have.
@@ -120,6 +122,7 @@ class FakeHorsies:
         """
         No worker starts tasks of this name in time: ``horsies.expires("sales.late")``.
 
+        :param task_name: the name under which the task is registered on the workers.
         :param kwargs: only the tasks that have these arguments, whatever others they have.
         """
         self._declare(task_name, kwargs, Outcome(state=TaskState.EXPIRED))
@@ -128,6 +131,7 @@ class FakeHorsies:
         """
         Somebody cancels tasks of this name: ``horsies.is_cancelled("sales.load")``.
 
+        :param task_name: the name under which the task is registered on the workers.
         :param kwargs: only the tasks that have these arguments, whatever others they have.
         """
         self._declare(task_name, kwargs, Outcome(state=TaskState.CANCELLED))
@@ -138,6 +142,7 @@ class FakeHorsies:
 
         Whoever waits for one does not sleep: the time-out of the wait is over at once.
 
+        :param task_name: the name under which the task is registered on the workers.
         :param kwargs: only the tasks that have these arguments, whatever others they have.
         """
         self._declare(task_name, kwargs, Outcome(state=TaskState.RUNNING))
@@ -148,7 +153,9 @@ class FakeHorsies:
         """
         Tasks of this name write these lines when they run: ``horsies.logs("sales.load", ["3 rows"])``.
 
-        :param level: their level; call it again for lines of another one.
+        :param task_name: the name under which the task is registered on the workers.
+        :param lines: the lines, which come after those of an earlier call.
+        :param level: their level.
         """
         self.memory.declared_lines.setdefault(task_name, []).extend((level, line) for line in lines)
 
@@ -156,6 +163,8 @@ class FakeHorsies:
         """
         Tasks of this name that run are so far: ``horsies.progress("sales.slow", 4, 10)``.
 
+        :param task_name: the name under which the task is registered on the workers.
+        :param done: how much is done.
         :param total: how much there is to do, where that is known.
         :param stage: what they are doing.
         """
@@ -165,6 +174,7 @@ class FakeHorsies:
         """
         What a queue sensor sees, and whether tasks of the queue are started: ``horsies.queue("gpu", workers=0)``.
 
+        :param name: the name of the queue.
         :param ready: how many tasks of others wait there.
         :param workers: how many live workers serve it. Queues that are not declared are served.
         """
@@ -179,6 +189,8 @@ class FakeHorsies:
         .. code-block:: python
 
             assert horsies.sent("sales.load") == [{"day": "2026-01-01"}]
+
+        :param task_name: the name under which the task is registered on the workers.
         """
         return [dict(task.kwargs) for task in self.memory.sent.values() if task.spec.task_name == task_name]
 
@@ -190,6 +202,8 @@ class FakeHorsies:
 
             (spec,) = horsies.specs("sales.load")
             assert spec.queue == "spark"
+
+        :param task_name: the name under which the task is registered on the workers.
         """
         return [task.spec for task in self.memory.sent.values() if task.spec.task_name == task_name]
 
@@ -201,6 +215,8 @@ class FakeHorsies:
 
             (task,) = horsies.tasks("sales.fetch")
             assert [attempt.outcome for attempt in task.attempts] == ["FAILED", "FAILED", "COMPLETED"]
+
+        :param task_name: the name under which the task is registered on the workers.
         """
         return [task for task in self.memory.tasks.values() if task.task_name == task_name]
 

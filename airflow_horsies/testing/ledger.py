@@ -18,17 +18,25 @@ Item = tuple[bytes, int]
 
 @dataclass(slots=True)
 class Row:
-    """A submission, and what its item, its life and its newest try are known by."""
+    """A submission, and what its life, its item and its newest try are known by.
+
+    :param slot: the number of the item in its life; its position is where it stands in the list now.
+    """
 
     submission: Submission
-    item: Item
     life_key: tuple[str | int | None, ...]
+    item: Item
+    slot: int
     last_try: int
     is_released: bool = False
 
     @property
     def task_id(self) -> str:
         return self.submission.horsies_task_id
+
+    @property
+    def stands_at(self) -> int:
+        return self.submission.position if self.submission.is_latest else self.slot
 
 
 class FakeLedger:
@@ -53,37 +61,39 @@ class FakeLedger:
         for task in tasks:
             self._memory.require_declared(task)
         rows = self.rows.setdefault(task_instance, [])
-        of_life = [row for row in rows if row.life_key == tried.life_key]
-        is_clear = bool(rows) and not of_life
+        newest = {row.slot: row for row in rows if row.life_key == tried.life_key}
+        is_clear = bool(rows) and not newest
         life = max((row.submission.life for row in rows), default=1) + is_clear
+        rounds = {row.stands_at: row.submission.round for row in newest.values()}
+        known = {row.item: row for row in newest.values()}
         before = [row for row in rows if row.submission.is_latest]
-        for row in before:
-            row.submission = replace(row.submission, is_latest=False)
+        for each in before:
+            each.submission = replace(each.submission, is_latest=False)
         results = []
         for place, (item, task) in enumerate(zip(_items(tasks), tasks, strict=True)):
-            task_id, state = self._find_or_send(task, item, of_life, may_share=not is_clear)
-            known = next((row for row in of_life if row.task_id == task_id), None)
-            if known is None:
-                rounds = [row.submission.round for row in of_life if row.submission.position == place]
+            row = known.get(item)
+            task_id, state = self._find_or_send(task, row, may_share=not is_clear)
+            if row is None or row.task_id != task_id:
                 submission = Submission(
                     horsies_task_id=task_id,
                     namespace=namespace,
                     task_instance=task_instance,
                     position=place,
                     life=life,
-                    round=max(rounds, default=0) + 1,
+                    round=1 + (row.submission.round if row else rounds.get(place, 0)),
                     try_number=tried.try_number,
                     task_name=task.spec.task_name,
                     queue=task.spec.queue,
                     good_until=task.spec.good_until,
                     submitted_at=datetime.now(UTC),
                 )
-                known = Row(submission, item, tried.life_key, tried.try_number)
-                rows.append(known)
-            known.submission = replace(known.submission, position=place, is_latest=True)
-            known.last_try, known.is_released = tried.try_number, False
-            results.append(_result(known.submission, state))
-        self._release([row for row in before if not row.submission.is_latest])
+                slot = row.slot if row else max(newest, default=-1) + 1
+                row = newest[slot] = Row(submission, tried.life_key, item, slot, tried.try_number)
+                rows.append(row)
+            row.submission = replace(row.submission, position=place, is_latest=True)
+            row.last_try, row.is_released = tried.try_number, False
+            results.append(_result(row.submission, state))
+        self._release([each for each in before if not each.submission.is_latest])
         return results
 
     def release_tasks(
@@ -111,13 +121,10 @@ class FakeLedger:
             for row in rows
         }
 
-    def _find_or_send(
-        self, task: NewTask, item: Item, of_life: Sequence[Row], *, may_share: bool
-    ) -> tuple[str, TaskState | None]:
+    def _find_or_send(self, task: NewTask, row: Row | None, *, may_share: bool) -> tuple[str, TaskState | None]:
         """A task of this work that is live or completed, and its state; else a new one, without a state."""
-        earlier = [row.task_id for row in of_life if row.item == item]
         shared = self._memory.find_shared(task) if may_share else []
-        for task_id in [*reversed(earlier), *shared]:
+        for task_id in [*([row.task_id] if row else []), *shared]:
             state = self._memory.read_task(task_id).state
             if state in LIVE_STATES or state is TaskState.COMPLETED:
                 return task_id, state

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -64,10 +64,26 @@ class Memory:
 
     def enqueue_task(self, task: NewTask) -> str:
         """Send a task; under an id or a key that was used for the same work before, that is the first one."""
-        earlier = task.id if task.id in self.tasks else next(iter(self.find_shared(task)), None)
-        if earlier is None:
+        if task.id in self.sent and self.sent[task.id].work == task.work:
+            return task.id
+        shared = self.find_shared(task)
+        if not shared:
             self.insert(task)
-        return earlier or task.id
+        return shared[0] if shared else task.id
+
+    def enqueue_tasks(self, tasks: Sequence[NewTask]) -> list[str]:
+        """Send all of them, or none."""
+        for task in tasks:
+            self.require_declared(task)
+            for task_id in self.find_shared(task):
+                raise TaskIdTaken(
+                    f"The idempotency key {task.spec.idempotency_key!r} was used before, by task {task_id}.",
+                    task_id=task_id,
+                )
+            self._require_new(task)
+        for task in tasks:
+            self.insert(task)
+        return [task.id for task in tasks]
 
     def find_shared(self, task: NewTask) -> list[str]:
         """The tasks that were sent under the same idempotency key."""
@@ -83,8 +99,7 @@ class Memory:
 
     def insert(self, task: NewTask) -> None:
         self.require_declared(task)
-        if task.id in self.tasks:
-            raise TaskIdTaken(f"The task id {task.id} was used before. Leave it out, or use another.", task_id=task.id)
+        self._require_new(task)
         now = datetime.now(UTC)
         spec = task.spec
         self.sent[task.id] = task
@@ -108,6 +123,12 @@ class Memory:
             self._refuse(
                 f"The horsies task {name!r} was sent with {dict(task.kwargs)}, and the test does not say how it ends. "
                 f"Declare it before it is sent, for example with horsies.returns({name!r}, value)."
+            )
+
+    def _require_new(self, task: NewTask) -> None:
+        if task.id in self.tasks:
+            raise TaskIdTaken(
+                f"The task id {task.id} was used before. Leave it out, or use another one.", task_id=task.id
             )
 
     def _refuse(self, message: str) -> None:

@@ -218,9 +218,7 @@ def test_cut_connection_while_waiting_inline_loses_no_line(
     waiter = make_hook()
     task_log = TaskLog(LOGGER, [task_id], {})
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(
-            waiter.wait, [task_id], timeout_seconds=60, meanwhile=lambda: task_log.follow(waiter.client)
-        )
+        waiting = pool.submit(waiter.wait, [task_id], timeout_seconds=60, meanwhile=lambda: task_log.follow(waiter.client))
         for number in range(1, 4):
             write_lines(hook, task_id, str(number), first=number)
             until_true(lambda number=number: lines_in(caplog) == [str(each) for each in range(1, number + 1)])  # type: ignore[misc]

@@ -43,7 +43,8 @@ def put_submissions(horsies: FakeHorsies, submissions: Iterable[Submission]) -> 
     """As if their task instances had submitted these, and nothing else."""
     horsies.ledger.rows.clear()
     for each in submissions:
-        row = Row(each, item=(b"", each.position), life_key=(each.life,), last_try=each.try_number)
+        item = (b"", each.position)
+        row = Row(each, life_key=(each.life,), item=item, slot=each.position, last_try=each.try_number)
         horsies.ledger.rows.setdefault(each.task_instance, []).append(row)
 
 

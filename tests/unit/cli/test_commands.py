@@ -115,7 +115,7 @@ class WatchedClient(FakeClient):
         progress = self.told_progress.pop(0) if self.told_progress else None
         return {} if progress is None else {ID: progress}
 
-    def read_lines(self, task_id: str, *, after: LogCursor | None = None, limit: int = 2) -> list[LogLine]:
+    def read_lines(self, task_id: str, after: LogCursor | None = None, limit: int = 2) -> list[LogLine]:
         return super().read_lines(task_id, after=after, limit=limit)
 
     def wait(self, task_ids: Iterable[str], *, meanwhile: Callable[[], None] | None = None, **_: Any) -> list[TaskView]:

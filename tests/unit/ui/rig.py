@@ -107,7 +107,7 @@ class FakePages(FakeClient, PageClient):
     def read_summaries(self, ids: Collection[str], **_: int) -> dict[str, TaskView]:
         return self.read_tasks(ids)
 
-    def read_lines(self, task_id: str, *, after: LogCursor | None = None, limit: int = 1_000) -> list[LogLine]:
+    def read_lines(self, task_id: str, after: LogCursor | None = None, limit: int = 1_000) -> list[LogLine]:
         self.read_after.append((task_id, after, limit))
         return super().read_lines(task_id, after=after, limit=limit)
 
