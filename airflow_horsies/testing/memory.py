@@ -120,8 +120,9 @@ class Memory:
     def require_declared(self, task: NewTask) -> None:
         if not any(each.covers(task) for each in self.declared):
             name = task.spec.task_name
+            arguments = ", ".join(f"{key}={value!r}" for key, value in task.kwargs.items()) or "no arguments"
             self._refuse(
-                f"The horsies task {name!r} was sent with {dict(task.kwargs)}, and the test does not say how it ends. "
+                f"The horsies task {name!r} was sent with {arguments}, and the test does not say how it ends. "
                 f"Declare it before it is sent, for example with horsies.returns({name!r}, value)."
             )
 

@@ -246,7 +246,7 @@ def test_task_that_was_not_declared_is_refused_where_it_is_sent_and_at_the_end()
                 send()
         run_task(load(), ds="monday")
     assert str(at_the_end.value) == (
-        "The horsies task 'sales.load' was sent with {'day': 'sunday'}, and the test does not say how it ends. "
+        "The horsies task 'sales.load' was sent with day='sunday', and the test does not say how it ends. "
         "Declare it before it is sent, for example with horsies.returns('sales.load', value)."
     )
 
