@@ -47,6 +47,14 @@ class Item:
     occurrence: int
 
 
+class UnknownRunKey(Exception):
+    """Airflow is to be asked, outside of the transaction, whether a key is of the DAG run that submits."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key)
+        self.key = key
+
+
 class Life(Enum):
     """How a try stands to the newest life that submitted."""
 
@@ -115,6 +123,12 @@ def compare_lives(tried: AirflowTry, row: Row) -> Life:
 
 
 def is_same_run(tried: AirflowTry, row: Row) -> bool:
-    if tried.run_key is not None and row["run_key"] is not None:
-        return bool(tried.run_key == row["run_key"])
-    return bool(tried.run_started_at == row["run_started_at"])
+    key = row["run_key"]
+    if tried.run_key is None or key is None:
+        return bool(tried.run_started_at == row["run_started_at"])
+    if tried.run_key == key or tried.is_key_of_run is None:
+        return bool(tried.run_key == key)
+    if key not in tried.run_keys:
+        raise UnknownRunKey(key)
+    is_same = tried.run_keys[key]
+    return bool(tried.run_started_at == row["run_started_at"]) if is_same is None else is_same

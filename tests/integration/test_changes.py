@@ -113,6 +113,35 @@ def test_a_clear_and_a_run_made_again_run_again_and_nothing_else_does(
         assert (again.outcome, again.life, again.task_id) == (kept, 1, first.task_id)
 
 
+@pytest.mark.parametrize("first_try", [1, 2])
+def test_tries_that_each_made_a_key_for_the_run_are_of_one_life(hook: HorsiesHook, first_try: int) -> None:
+    """A try that was taken for dead goes on beside the next one, and neither saw the other's key in time."""
+    keys = {1: "made by the first", 2: "made by the second"}
+    tries = {
+        number: tried(number, run_key=key, is_key_of_run=lambda asked: asked in keys.values())
+        for number, key in keys.items()
+    }
+    sent = hook.submit_task(spec(1), INSTANCE, tries.pop(first_try))
+    ((number, other),) = tries.items()
+    if number == 1:
+        with pytest.raises(StaleSubmission, match="taken for dead"):
+            hook.submit_task(spec(1), INSTANCE, other)
+    else:
+        again = hook.submit_task(spec(1), INSTANCE, other)
+        assert (again.outcome, again.life, again.task_id) == (REATTACHED, 1, sent.task_id)
+    assert state_of(hook, sent.task_id) is TaskState.PENDING
+    assert rows(hook, "SELECT count(*) FROM horsies_tasks") == [(1,)]
+
+
+@pytest.mark.parametrize(("later", "is_new"), [(NOON, False), (NOON + timedelta(days=1), True)])
+def test_a_run_whose_keys_cannot_be_asked_for_is_known_by_its_start(
+    hook: HorsiesHook, later: datetime, is_new: bool
+) -> None:
+    hook.submit_task(spec(1), INSTANCE, tried())
+    other = tried(2, run_key="another", run_started_at=later, is_key_of_run=lambda asked: None)
+    assert (hook.submit_task(spec(1), INSTANCE, other).life == 2) is is_new
+
+
 @pytest.mark.parametrize(
     "earlier",
     [

@@ -186,7 +186,7 @@ def test_check_of_a_wrong_password_fails_at_once(run: Run, empty_database: str) 
     assert checked.code == 1
     status, message = checked.findings.pop("connection")
     assert status == "FAIL"
-    assert "refused the log-in" in message and "'horsies_default'" in message
+    assert "refused the log-in" in message and "connection horsies_default" in message
     assert {status for check, status in checked.statuses.items() if check != "connection"} == {"SKIP"}
 
 

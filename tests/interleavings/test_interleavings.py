@@ -93,7 +93,7 @@ def test_matching_the_items_of_a_batch_by_their_position_is_noticed(
         yield from ()
         return {row["position"]: row for row in newest if row["position"] < len(tasks)}
 
-    monkeypatch.setattr(submitting, "_match", by_position)
+    monkeypatch.setattr(submitting, "match_items", by_position)
     told = _first_violation(stage_of(MOVED), "batch and reordered batch")
     assert "b asked for z and was told of a task of x" in told
 
