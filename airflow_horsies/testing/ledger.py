@@ -64,7 +64,9 @@ class FakeLedger:
         newest = {row.slot: row for row in rows if row.life_key == tried.life_key}
         is_clear = bool(rows) and not newest
         life = max((row.submission.life for row in rows), default=1) + is_clear
-        rounds = {row.stands_at: row.submission.round for row in newest.values()}
+        rounds: Counter[int] = Counter()
+        for each in newest.values():
+            rounds[each.stands_at] = max(rounds[each.stands_at], each.submission.round)
         known = {row.item: row for row in newest.values()}
         before = [row for row in rows if row.submission.is_latest]
         for each in before:
@@ -80,7 +82,7 @@ class FakeLedger:
                     task_instance=task_instance,
                     position=place,
                     life=life,
-                    round=1 + (row.submission.round if row else rounds.get(place, 0)),
+                    round=1 + (row.submission.round if row else rounds[place]),
                     try_number=tried.try_number,
                     task_name=task.spec.task_name,
                     queue=task.spec.queue,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from airflow_horsies.exceptions import InvalidTask, TaskIdTaken
@@ -64,6 +64,7 @@ def seen(results: list[SubmitResult]) -> list[tuple[Any, ...]]:
 
 
 @settings(deadline=None, max_examples=300)
+@example(steps=[Submit(parts, False) for parts in ([0, 0, 1, 1], [0], [0, 0, 0, 1], [0, 0, 0, 0])])
 @given(steps=STEPS)
 def test_submissions_are_those_of_the_real_ledger(steps: list[Submit | End]) -> None:
     database, client = Database(), make_client()
