@@ -26,7 +26,7 @@ class FakeHorsies:
     used inside its ``with`` block. No Airflow connection is looked up.
 
     Say first how each task ends. A task that was not declared fails with :class:`UndeclaredTask`, where it is sent and
-    again at the end of the block.
+    again at the end of the block; where the test fails before that, its error has a note of it.
 
     .. code-block:: python
 
@@ -63,8 +63,11 @@ class FakeHorsies:
     ) -> None:
         for name, original in self._originals.items():
             setattr(HorsiesHook, name, original)
-        if error is None and self.memory.undeclared:
-            raise self.memory.undeclared[0]
+        for undeclared in self.memory.undeclared:
+            if error is None:
+                raise undeclared
+            if error is not undeclared:
+                error.add_note(str(undeclared))
 
     # -- how tasks end -----------------------------------------------------------------------------------------------
 

@@ -135,6 +135,11 @@ def run_task(
 
     The parameters are those of :func:`make_context`.
     """
+    if not isinstance(task, BaseOperator):
+        raise TypeError(
+            f"{task.task_id} is a mapped task, and run_task runs one task instance. Run the DAG with dag.test(), or "
+            "make an operator of one item for the test."
+        )
     task = task.prepare_for_execution()
     context: Any = make_context(
         task, logical_date=logical_date, try_number=try_number, map_index=map_index, xcoms=xcoms, **values

@@ -225,6 +225,13 @@ def test_decorated_function_and_output_of_another_task(horsies: FakeHorsies) -> 
     assert horsies.sent("sales.export") == [{"day": "2026-01-01", "rows": 3}]
 
 
+def test_mapped_task_is_left_to_airflow() -> None:
+    with DAG("sales", schedule=None) as dag:
+        HorsiesOperator.partial(task_id="each", task_name="sales.load").expand(kwargs=[{"day": 1}])
+    with pytest.raises(TypeError, match=r"each is a mapped task.*dag\.test\(\)"):
+        run_task(dag.get_task("each"))
+
+
 def test_lines_of_a_task_are_in_the_log(horsies: FakeHorsies, capsys: pytest.CaptureFixture[str]) -> None:
     horsies.returns("sales.load")
     horsies.logs("sales.load", ["3 rows"])
@@ -249,6 +256,15 @@ def test_task_that_was_not_declared_is_refused_where_it_is_sent_and_at_the_end()
         "The horsies task 'sales.load' was sent with day='sunday', and the test does not say how it ends. "
         "Declare it before it is sent, for example with horsies.returns('sales.load', value)."
     )
+
+
+def test_failure_of_the_test_itself_has_a_note_of_it() -> None:
+    with pytest.raises(ValueError, match="of the test") as caught, FakeHorsies():
+        with pytest.raises(UndeclaredTask):
+            run_task(load())
+        raise ValueError("of the test")
+    (note,) = caught.value.__notes__
+    assert "The horsies task 'sales.load' was sent with day=" in note
 
 
 def test_queue_that_was_not_declared_is_refused() -> None:
