@@ -16,6 +16,7 @@ import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -81,10 +82,15 @@ class Waiter:
         self._error: HorsiesError | None = None
         self._news = asyncio.Event()
 
-    async def news(self) -> None:
-        """Returns when more tasks have ended or written something; raises what keeps the hub from hearing of them."""
+    async def news(self, *, until: datetime | None = None) -> None:
+        """Returns when more tasks have ended or written something; raises what keeps the hub from hearing of them.
+
+        :param until: raise TimeoutError at this time.
+        """
         if self.pending and self._error is None:
-            await self._news.wait()
+            seconds = None if until is None else max((until - datetime.now(UTC)).total_seconds(), 0)
+            async with asyncio.timeout(seconds):
+                await self._news.wait()
         self._news.clear()
         if self._error is not None:
             raise self._error

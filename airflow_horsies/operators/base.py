@@ -366,7 +366,7 @@ class HorsiesTaskOperator(BaseOperator):
                     meanwhile=meanwhile,
                 )
             except WaitTimeout:
-                now = datetime.now(UTC)
+                now = max(datetime.now(UTC), min(instants))
             if deadline is not None and now >= deadline:
                 return self._give_up(client)
             if self._queue_deadline is not None and now >= self._queue_deadline:

@@ -155,11 +155,11 @@ class HorsiesTrigger(BaseTrigger):
         queue_deadline = self.queue_deadline
         while waiter.pending:
             instants = [datetime.fromisoformat(text) for text in (self.deadline, queue_deadline) if text]
+            until = min(instants, default=None)
             try:
-                async with asyncio.timeout(_seconds_until(min(instants)) if instants else None):
-                    await waiter.news()
+                await waiter.news(until=until)
             except TimeoutError:
-                if self._is_over():
+                if self._is_over(until):
                     return Reason.TIMED_OUT
                 queue_deadline = None
                 if await self._is_unserved(client, waiter.pending):
@@ -220,8 +220,8 @@ class HorsiesTrigger(BaseTrigger):
             dag_id=waiting.dag_id, run_id=waiting.run_id, task_id=waiting.task_id, map_index=waiting.map_index
         )
 
-    def _is_over(self) -> bool:
-        return self._seconds_left() <= 0
+    def _is_over(self, now: datetime | None = None) -> bool:
+        return self.deadline is not None and (now or datetime.now(UTC)) >= datetime.fromisoformat(self.deadline)
 
     def _seconds_left(self) -> float:
         return math.inf if self.deadline is None else _seconds_until(datetime.fromisoformat(self.deadline))

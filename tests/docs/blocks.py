@@ -22,6 +22,7 @@ RUNNERS = {
     "python dag": "parsed by Airflow and run with dag.test(), its tasks by that worker",
     "python script": "run by Python beside that worker",
     "python test": "run by pytest, with a Spark session of its own",
+    "python tested": "with the others of its guide, each in the file that its first line names, run by pytest",
     "bash": "each command run; or checked, where it needs a machine that is not here (see CHECKED_COMMANDS)",
     "sql": "run in the order of the guides, before or after the worker has made its tables",
     "json extra": "the extra of a connection: accepted by the hook",

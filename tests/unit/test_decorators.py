@@ -114,7 +114,7 @@ def test_function_is_mapped(sent: list[Any]) -> None:
             return {"day": day, "table": table}
 
         load.partial(table="orders").expand(day=["a", "b"])
-    mapped: Any = dag.read_task("load")
+    mapped: Any = dag.get_task("load")
     assert mapped.queue == "default", "the executor must not take the horsies queue for its own"
     assert "retry_policy" not in mapped.partial_kwargs
     for index, day in enumerate("ab"):
@@ -137,7 +137,7 @@ def test_options_are_overridden() -> None:
         load.override(task_id="many", horsies_queue="small").expand_kwargs([{}])
     assert (plain.horsies_queue, other.horsies_queue) == ("spark", "small")
     assert (other.task_name, other.queue) == ("sales.other", "default")
-    many: Any = dag.read_task("many")
+    many: Any = dag.get_task("many")
     assert many.partial_kwargs["horsies_queue"] == "small"
 
 
@@ -164,8 +164,8 @@ def test_dag_with_decorated_tasks_is_serialized() -> None:
 
         load("{{ ds }}") >> load.override(task_id="each").expand(day=["a"])
     restored = serialized(dag)
-    assert restored.read_task("load").operator_name == restored.read_task("each").operator_name == "@task.horsies"
-    assert not getattr(restored.read_task("each"), "has_retry_policy", False)
+    assert restored.get_task("load").operator_name == restored.get_task("each").operator_name == "@task.horsies"
+    assert not getattr(restored.get_task("each"), "has_retry_policy", False)
 
 
 def function() -> dict[str, str]:

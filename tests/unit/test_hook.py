@@ -8,9 +8,10 @@ import pytest
 from airflow.providers.postgres.hooks import postgres as postgres_module
 from airflow.sdk import Connection
 
+from airflow_horsies.client.extras import DEFAULT_CONNECT_ARGS
 from airflow_horsies.db.connection import Database
 from airflow_horsies.exceptions import InvalidTask
-from airflow_horsies.hook import DEFAULT_CONNECT_ARGS, HorsiesHook
+from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.models import TaskSpec
 from airflow_horsies.provider_info import CONNECTION_TYPE
 from airflow_horsies.wire.encoding import DEFAULT_MAX_PAYLOAD_BYTES
@@ -25,7 +26,7 @@ def make_hook(extra: dict[str, Any] | None = None, **fields: Any) -> HorsiesHook
 
 
 def database_of(extra: dict[str, Any] | None = None, **fields: Any) -> Database:
-    return make_hook(extra, **fields)._postgres
+    return make_hook(extra, **fields).settings.database
 
 
 def test_connection_becomes_arguments_of_the_driver_with_defaults() -> None:
@@ -80,7 +81,9 @@ def test_way_past_a_pooler_is_for_listening_only(extra: dict[str, Any], where: t
 
 
 def test_unknown_extra_is_refused_by_name() -> None:
-    with pytest.raises(InvalidTask, match="holds name_space, sslmod, which is neither"):
+    with pytest.raises(
+        InvalidTask, match=r"extra: of connection h has unknown option\(s\) name_space, sslmod\. Supported are listen"
+    ):
         database_of({"sslmod": "require", "name_space": "x", "sslmode": "require"})
 
 
@@ -88,12 +91,12 @@ def test_unknown_extra_is_refused_by_name() -> None:
     ("extra", "namespace"), [({}, "default"), ({"namespace": "blue"}, "blue"), ({"namespace": ""}, "default")]
 )
 def test_namespace_has_a_default(extra: dict[str, Any], namespace: str) -> None:
-    assert make_hook(extra).namespace == namespace
+    assert make_hook(extra).client.namespace == namespace
 
 
 @pytest.mark.parametrize(("extra", "listens"), [({}, True), ({"listen": "notify"}, True), ({"listen": "poll"}, False)])
 def test_waiting_is_by_notifications_unless_polling_is_asked_for(extra: dict[str, Any], listens: bool) -> None:
-    assert make_hook(extra)._listens is listens
+    assert make_hook(extra).settings.listens is listens
 
 
 def test_other_ways_of_waiting_are_refused() -> None:
@@ -135,11 +138,11 @@ def test_invalid_task_is_refused_before_anything_is_opened(monkeypatch: pytest.M
 
 def test_payload_limit_comes_from_the_connection() -> None:
     with pytest.raises(InvalidTask, match="more than the 10 allowed"):
-        make_hook({"max_payload_bytes": 10}).enqueue(TaskSpec(task_name="add", kwargs={"x": "a long text"}))
+        make_hook({"max_payload_bytes": 10}).enqueue_task(TaskSpec(task_name="add", kwargs={"x": "a long text"}))
 
 
 def test_one_id_is_not_taken_for_several() -> None:
-    with pytest.raises(InvalidTask, match="put it into a list"):
+    with pytest.raises(InvalidTask, match="must be a list of ids, not one string"):
         make_hook().read_tasks("0198a0de-0000-7000-8000-000000000001")
 
 
@@ -160,10 +163,12 @@ def test_fields_the_form_left_empty_count_as_not_given() -> None:
         {"namespace": None, "listen": None, "listen_host": "", "listen_port": None, "max_payload_bytes": None}
     )
     assert (hook.client.namespace, hook.settings.listens) == ("default", True)
-    assert hook._max_payload_bytes == DEFAULT_MAX_PAYLOAD_BYTES
+    assert hook.settings.max_payload_bytes == DEFAULT_MAX_PAYLOAD_BYTES
     assert hook.settings.database.listen_args == hook.settings.database.connect_args
 
 
 def test_payload_limit_that_is_no_number_is_refused_by_name() -> None:
-    with pytest.raises(InvalidTask, match="max_payload_bytes: in the extra of h must be a whole number, not 'much'"):
-        make_hook({"max_payload_bytes": "much"}).enqueue(TaskSpec(task_name="add"))
+    with pytest.raises(
+        InvalidTask, match="max_payload_bytes: in the extra of connection h must be an integer, not 'much'"
+    ):
+        make_hook({"max_payload_bytes": "much"}).enqueue_task(TaskSpec(task_name="add"))

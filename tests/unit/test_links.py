@@ -79,7 +79,7 @@ def test_airflow_stores_name_and_xcom_key_of_the_link() -> None:
         Linked.partial(task_id="mapped").expand(doc_md=["a", "b"])
     stored = DAG_SERIALIZER.from_dict(DAG_SERIALIZER.to_dict(dag))
     for task_id in ("plain", "mapped"):
-        (held,) = stored.read_task(task_id).operator_extra_link_dict.values()
+        (held,) = stored.get_task(task_id).operator_extra_link_dict.values()
         # In the databases of those who use it: a change makes the links of earlier runs vanish.
         assert (held.name, held.xcom_key) == ("Horsies attempts", "_link_HorsiesAttemptsLink")
 

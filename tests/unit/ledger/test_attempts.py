@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from airflow_horsies.core.log import lines_of_each
 from airflow_horsies.exceptions import WireError
 from airflow_horsies.ledger.attempts import SINCE, read_attempts, read_news
 from airflow_horsies.ledger.schema import read_since
@@ -60,15 +59,6 @@ def test_nothing_is_read_where_the_tables_are_missing_or_older(version: int | No
     driven = drive(read_since(SINCE, read_news({ONE: LogCursor()}), {}), answers)
     assert driven.outcome == {}
     assert ("read_news" in driven.names) is reads
-
-
-def test_cursor_of_a_later_attempt_is_greater() -> None:
-    assert LogCursor() < LogCursor(1, 1) < LogCursor(1, 2) < LogCursor(2, 1)
-
-
-@pytest.mark.parametrize(("tasks", "lines"), [(0, 1_000), (1, 1_000), (10, 1_000), (200, 50), (50_000, 1)])
-def test_many_tasks_share_what_is_read_at_once(tasks: int, lines: int) -> None:
-    assert lines_of_each(tasks) == lines
 
 
 @pytest.mark.parametrize("metrics", ["{", "[1]", "3"])

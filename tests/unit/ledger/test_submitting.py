@@ -4,15 +4,14 @@ import json
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from airflow_horsies.db.statement import Rows
 from airflow_horsies.exceptions import InvalidTask, NamespaceTaken, StaleSubmission, TaskNotFound
-from airflow_horsies.ledger.cancelling import cancel_and_signal
-from airflow_horsies.ledger.identity import Item, Submitter
+from airflow_horsies.ledger.cancelling import cancel_task_and_signal
+from airflow_horsies.ledger.identity import Submitter
 from airflow_horsies.ledger.submitting import submit_tasks
 from airflow_horsies.models import (
     LIVE_STATES,
@@ -29,7 +28,6 @@ from airflow_horsies.wire.statements import Wire
 from tests.unit.driving import MOVED, Answer, drive
 
 INSTANCE = TaskInstanceKey(dag_id="sales", run_id="manual__1", task_id="load")
-NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 WIRE = Wire(MOVED)
 SENT, REATTACHED, ADOPTED = SubmitOutcome.SENT, SubmitOutcome.REATTACHED, SubmitOutcome.ADOPTED
 
@@ -304,56 +302,10 @@ def test_id_of_a_submission_is_never_the_callers(database: Database) -> None:
         database.submit(TaskSpec(task_name="load", task_id=str(uuid.UUID(int=1))))
 
 
-def derived(work: bytes = b"w", occurrence: int = 0, round_: int = 1, **given: Any) -> str:
-    instance = {"dag_id": "d", "run_id": "r", "task_id": "t", "map_index": -1}
-    instance |= {name: value for name, value in given.items() if name in instance}
-    tried = {name: given[name] for name in ("try_number", "max_tries", "clear_number", "run_key") if name in given}
-    submitter = Submitter(
-        namespace=given.get("namespace", "n"),
-        base_url=given.get("base_url", "u"),
-        task_instance=TaskInstanceKey(**instance),  # type: ignore[arg-type]
-        tried=AirflowTry(**{"try_number": 1, "run_started_at": given.get("run_started_at", NOON), **tried}),
-    )
-    return submitter.derive_task_id(Item(work, occurrence), round_)
-
-
-def test_derived_id_is_fixed_for_ever() -> None:
-    # Ids like this one are in databases: a change here would double running tasks.
-    assert derived() == "d4f2a9bd-dd78-56ab-a0f9-657b2695fa2f"
-    assert derived(base_url="v", try_number=2) == derived()
-    assert derived(run_key="k", run_started_at=NOON + timedelta(days=1)) == derived(run_key="k")
-
-
-def test_derived_ids_differ_by_instance_run_life_item_and_round() -> None:
-    ids = [
-        derived(),
-        derived(b"v"),
-        derived(occurrence=1),
-        derived(round_=2),
-        derived(clear_number=1),
-        derived(max_tries=1),
-        derived(run_key="k"),
-        derived(run_started_at=NOON + timedelta(days=1)),
-        derived(namespace="m"),
-        derived(dag_id="x"),
-        derived(run_id="x"),
-        derived(task_id="x"),
-        derived(map_index=1),
-        derived(dag_id='d","r', run_id="r"),
-    ]
-    assert len(set(ids)) == len(ids)
-
-
-@pytest.mark.parametrize("given", [{"try_number": 0}, {"clear_number": -1}, {"try_number": True}], ids=str)
-def test_a_try_counts_from_1_and_clears_from_0(given: dict[str, Any]) -> None:
-    with pytest.raises(InvalidTask, match="whole number from"):
-        AirflowTry(**{"try_number": 1, **given})
-
-
 @pytest.mark.parametrize("state", sorted(LIVE_STATES))
 def test_cancel_tells_a_running_task_to_stop(database: Database, state: TaskState) -> None:
     (sent,) = database.submit()
     database.end(state)
-    outcome = drive(cancel_and_signal(WIRE, sent.task_id), database.answers).outcome
+    outcome = drive(cancel_task_and_signal(WIRE, sent.task_id), database.answers).outcome
     assert outcome is CancelOutcome.CANCELLED
     assert database.signals == ([sent.task_id] if state is TaskState.RUNNING else [])

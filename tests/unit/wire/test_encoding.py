@@ -18,12 +18,7 @@ from hypothesis import strategies as st
 
 from airflow_horsies.exceptions import InvalidTask
 from airflow_horsies.models import RetryPolicy, TaskSpec
-from airflow_horsies.wire.encoding import (
-    INLINE_RERUN_INPUT_BYTES,
-    EncodedTask,
-    encode_task,
-    mint_task_id,
-)
+from airflow_horsies.wire.encoding import INLINE_RERUN_INPUT_BYTES, EncodedTask, encode_task, mint_task_id
 
 SENT_AT = datetime(2026, 2, 28, 23, 59, 59, 123456, tzinfo=UTC)
 

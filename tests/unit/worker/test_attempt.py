@@ -7,8 +7,9 @@ import pytest
 
 pytest.importorskip("horsies")
 
+from airflow_horsies.borrowed.horsies import Assignment, find_assignment
 from airflow_horsies.models import Progress
-from airflow_horsies.worker.attempt import Assignment, RunningAttempt, StopReason, find_assignment
+from airflow_horsies.worker.attempt import RunningAttempt, StopReason
 from airflow_horsies.worker.logs import AttemptLog
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)

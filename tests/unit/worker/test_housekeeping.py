@@ -9,13 +9,13 @@ import pytest
 
 pytest.importorskip("horsies")
 
+from airflow_horsies.client import reporting
 from airflow_horsies.db.statement import Rows, Script
 from airflow_horsies.exceptions import DatabaseUnreachable
 from airflow_horsies.ledger import schema as ledger_schema
 from airflow_horsies.ledger.cancelling import carry_out_requests
 from airflow_horsies.ledger.pruning import SINCE, PruneRule
 from airflow_horsies.wire.schema import detect_schema
-from airflow_horsies.worker import housekeeping
 from airflow_horsies.worker.housekeeping import Housekeeper
 from airflow_horsies.worker.reporter import database_of
 from tests.unit.driving import MOVED, drive
@@ -34,7 +34,7 @@ class House:
         self.closed = 0
         self.carried_out = 0
 
-    def run(self, make_script: Callable[[], Script[Any]]) -> Any:
+    def run(self, make_script: Callable[[], Script[Any]], *, pipelined: bool) -> Any:
         if self.down is not None:
             raise self.down
         if make_script is ledger_schema.read_version:
@@ -68,7 +68,7 @@ class House:
 @pytest.fixture
 def house(monkeypatch: pytest.MonkeyPatch) -> House:
     house = House()
-    monkeypatch.setattr(housekeeping, "Session", lambda database, limits: house)
+    monkeypatch.setattr(reporting, "Session", lambda database, limits: house)
     return house
 
 

@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("horsies")
 
+from airflow_horsies.client import reporting
 from airflow_horsies.db.statement import Rows
 from airflow_horsies.exceptions import DatabaseBusy, DatabaseError, DatabaseUnreachable
 from airflow_horsies.worker import reporter as reporter_module
@@ -429,7 +430,7 @@ def test_a_database_that_does_not_answer_is_hung_up_on(
 
 
 def test_the_server_gives_up_before_it_is_hung_up_on() -> None:
-    limits = reporter_module.LIMITS
+    limits = reporting.LIMITS
     assert limits.lock_seconds < limits.statement_seconds < reporter_module.ANSWER_SECONDS
 
 

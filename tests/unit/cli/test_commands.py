@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -13,8 +14,10 @@ from airflow.providers.common.compat.sdk import AirflowNotFoundException
 
 from airflow_horsies.cli import commands, main
 from airflow_horsies.cli.definition import format_cursor
+from airflow_horsies.client import ledger
 from airflow_horsies.client.health import Finding, Status
 from airflow_horsies.exceptions import AccessDenied, TaskNotFound
+from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.ledger.schema import Migration, latest_version
 from airflow_horsies.models import (
     Attempt,
@@ -30,7 +33,10 @@ from airflow_horsies.models import (
     TaskState,
     TaskView,
 )
+from airflow_horsies.testing import FakeClient
+from airflow_horsies.testing.client import make_settings
 
+URLS = ("http://a", "http://b")
 ID = "0198a0de-0000-7000-8000-000000000001"
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 CURSOR = PageCursor(at=NOON, task_id=ID)
@@ -75,88 +81,71 @@ SUBMISSION = Submission(
 )
 
 
-class FakeHook:
-    """Stands where the hook would; a test changes what it answers."""
+class WatchedClient(FakeClient):
+    """Has one task, which takes a step each time somebody who waits for it has a turn; remembers what it was asked."""
 
-    namespace = "default"
-    task = TASK
-    steps: tuple[TaskView, ...] = ()
-    records: tuple[AttemptRecord, ...] = ()
-    told_progress: tuple[Progress | None, ...] = ()
-    lines: tuple[LogLine, ...] = ()
-    submissions: tuple[Submission, ...] = (SUBMISSION,)
-    page = TaskPage(tasks=(TASK,), next=CURSOR)
-    outcome = CancelOutcome.CANCELLED
-    applied: tuple[Migration, ...] = (Migration(1, "first", ""),)
-    fails: Exception | None = None
-    contexts: list[str | None]
-    asked: dict[str, Any]
+    def __init__(self) -> None:
+        super().__init__(make_settings(namespace="default"))
+        self.task = TASK
+        self.steps: Sequence[TaskView] = ()
+        self.told_progress: list[Progress | None] = []
+        self.submissions: Sequence[Submission] = (SUBMISSION,)
+        self.page = TaskPage(tasks=(TASK,), next=CURSOR)
+        self.outcome = CancelOutcome.CANCELLED
+        self.fails: Exception | None = None
+        self.contexts: list[str | None] = []
+        self.asked: dict[str, Any] = {}
 
-    def __init__(self, conn_id: str) -> None:
-        self.conn_id = conn_id
-
-    def __enter__(self) -> FakeHook:
-        FakeHook.contexts.append(os.environ.get("_AIRFLOW_PROCESS_CONTEXT"))
+    def connect(self, hook: HorsiesHook) -> WatchedClient:
+        """In the place of ``HorsiesHook.client``, which looks the connection up."""
+        self.contexts.append(os.environ.get("_AIRFLOW_PROCESS_CONTEXT"))
         if self.fails is not None:
             raise self.fails
         return self
 
-    def __exit__(self, *exc_info: object) -> None:
-        pass
+    @property
+    def task(self) -> TaskView:
+        return self.memory.tasks[ID]
 
-    def get_task(self, task_id: str) -> TaskView:
-        assert task_id == ID
-        return self.task
+    @task.setter
+    def task(self, task: TaskView) -> None:
+        self.memory.tasks = {ID: task}
 
-    def attempt_records(self, task_id: str) -> tuple[AttemptRecord, ...]:
-        return self.records
-
-    def progress(self, task_ids: list[str]) -> dict[str, Progress]:
-        progress, *FakeHook.told_progress = FakeHook.told_progress or (None,)  # type: ignore[assignment,misc]
+    def read_progress(self, task_ids: Iterable[str]) -> dict[str, Progress]:
+        progress = self.told_progress.pop(0) if self.told_progress else None
         return {} if progress is None else {ID: progress}
 
-    def logs(self, task_id: str, after: LogCursor) -> list[LogLine]:
-        return [line for line in self.lines if line.cursor > after][:2]
+    def read_lines(self, task_id: str, after: LogCursor | None = None, limit: int = 2) -> list[LogLine]:
+        return super().read_lines(task_id, after=after, limit=limit)
 
-    def wait(self, task_ids: list[str], meanwhile: Any = None) -> list[TaskView]:
-        """One turn for each step of the task."""
-        for task in self.steps:
-            type(self).task = task
+    def wait(self, task_ids: Iterable[str], *, meanwhile: Callable[[], None] | None = None, **_: Any) -> list[TaskView]:
+        for step in self.steps:
+            self.task = step
             if meanwhile is not None:
                 meanwhile()
-        return [self.task]
+        return super().wait(task_ids)
 
-    def submitters_of(self, task_id: str) -> list[Submission]:
+    def read_submissions_of_task(self, task_id: str) -> list[Submission]:
         return list(self.submissions)
 
     def list_tasks(self, **asked: Any) -> TaskPage:
-        FakeHook.asked = asked
+        self.asked = asked
         return self.page
 
-    def cancel(self, task_id: str) -> CancelOutcome:
+    def cancel_task(self, task_id: str, **_: Any) -> CancelOutcome:
         return self.outcome
-
-    def ensure_ledger(self, *, by_hand: bool) -> list[Migration]:
-        return list(self.applied)
-
-    def prune(self) -> int:
-        return 7
-
-    def change_base_url(self, *, old: str, new: str) -> int:
-        FakeHook.asked = {"old": old, "new": new}
-        return 3
 
 
 @pytest.fixture(autouse=True)
-def hook(monkeypatch: pytest.MonkeyPatch) -> type[FakeHook]:
-    class Hook(FakeHook):
-        pass
-
-    FakeHook.contexts, FakeHook.asked, FakeHook.told_progress = [], {}, ()
-    monkeypatch.setattr(commands, "HorsiesHook", Hook)
+def client(monkeypatch: pytest.MonkeyPatch) -> WatchedClient:
+    client = WatchedClient()
+    monkeypatch.setattr(HorsiesHook, "client", property(client.connect))
+    monkeypatch.setattr(ledger, "migrate_ledger", lambda client, by_hand: [Migration(1, "first", "")])
+    monkeypatch.setattr(ledger, "prune_ledger", lambda client: 7)
+    monkeypatch.setattr(ledger, "change_base_url", lambda client, old, new: 3 if (old, new) == URLS else 0)
     monkeypatch.setattr("airflow.utils.cli_action_loggers.on_pre_execution", lambda **_: None)
     monkeypatch.setattr("airflow.utils.cli_action_loggers.on_post_execution", lambda **_: None)
-    return Hook
+    return client
 
 
 def run(line: str, capsys: pytest.CaptureFixture[str]) -> str:
@@ -187,9 +176,9 @@ def test_attempts_are_a_table_under_a_line_about_the_task(capsys: pytest.Capture
     assert [cell.strip() for cell in second.split("|")][5:] == ["", "no", "?:?"]
 
 
-def test_attempts_of_a_task_that_never_ran(hook: type[FakeHook], capsys: pytest.CaptureFixture[str]) -> None:
-    hook.task = replace(TASK, attempts=(), state=TaskState.PENDING)
-    hook.submissions = ()
+def test_attempts_of_a_task_that_never_ran(client: WatchedClient, capsys: pytest.CaptureFixture[str]) -> None:
+    client.task = replace(TASK, attempts=(), state=TaskState.PENDING)
+    client.submissions = ()
     headline, rest = run(f"attempts {ID}", capsys).splitlines()
     assert headline.endswith("not sent by an Airflow task")
     assert rest == "No attempt has ended."
@@ -223,9 +212,9 @@ RECORDS = (
 
 
 def test_attempts_that_only_their_worker_told_of_are_shown_with_metrics(
-    hook: type[FakeHook], capsys: pytest.CaptureFixture[str]
+    client: WatchedClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    hook.task, hook.records = replace(TASK, state=TaskState.RUNNING), RECORDS
+    client.task, client.memory.records[ID] = replace(TASK, state=TaskState.RUNNING), RECORDS
     _, _, _, first, second, third, *rest = run(f"attempts {ID}", capsys).splitlines()
     assert [line.split("|")[0].strip() for line in (first, second, third)] == ["1", "2", "3"]
     cells = [cell.strip() for cell in third.split("|")]
@@ -238,11 +227,11 @@ def test_attempts_that_only_their_worker_told_of_are_shown_with_metrics(
 
 
 def test_attempt_that_was_cancelled_is_shown_though_horsies_keeps_none(
-    hook: type[FakeHook], capsys: pytest.CaptureFixture[str]
+    client: WatchedClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
     end = NOON + timedelta(seconds=2)
-    hook.task = replace(TASK, attempts=(), state=TaskState.CANCELLED, finished_at=end)
-    hook.records = RECORDS[1:]
+    client.task = replace(TASK, attempts=(), state=TaskState.CANCELLED, finished_at=end)
+    client.memory.records[ID] = RECORDS[1:]
     _, _, _, row, *_ = run(f"attempts {ID}", capsys).splitlines()
     assert [cell.strip() for cell in row.split("|")][:4] == ["3", "CANCELLED", "2026-03-01 12:00:00", "2.00 s"]
 
@@ -261,13 +250,13 @@ def watch(line: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
 
 @pytest.mark.parametrize(("state", "code"), [(TaskState.COMPLETED, 0), (TaskState.FAILED, 1), (TaskState.CANCELLED, 1)])
 def test_watch_tells_what_changes_and_ends_as_the_task_does(
-    state: TaskState, code: int, hook: type[FakeHook], capsys: pytest.CaptureFixture[str]
+    state: TaskState, code: int, client: WatchedClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    hook.task = replace(TASK, state=TaskState.PENDING, attempts=())
-    hook.steps = (hook.task, RUNNING, RUNNING, RUNNING, replace(TASK, state=state))
-    hook.records = RECORDS[:1]
+    client.task = replace(TASK, state=TaskState.PENDING, attempts=())
+    client.steps = (client.task, RUNNING, RUNNING, RUNNING, replace(TASK, state=state))
+    client.memory.records[ID] = RECORDS[:1]
     four = Progress(attempt=2, done=4, total=10, stage="stage 3 of 7")
-    FakeHook.told_progress = (None, None, four, four, replace(four, done=5))
+    client.told_progress = [None, None, four, four, replace(four, done=5)]
     ended, told = watch(f"attempts {ID} --watch", capsys)
     headline, *lines = told.splitlines()
     assert ended == code
@@ -284,16 +273,16 @@ def test_watch_tells_what_changes_and_ends_as_the_task_does(
 
 
 def test_watch_draws_a_bar_on_a_terminal(
-    hook: type[FakeHook], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    client: WatchedClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "70")
-    hook.task = replace(RUNNING, attempts=())
-    hook.steps = (hook.task, TASK)
-    FakeHook.told_progress = (
+    client.task = replace(RUNNING, attempts=())
+    client.steps = (client.task, TASK)
+    client.told_progress = [
         Progress(attempt=1, done=0, total=10, stage="begin"),
         Progress(attempt=1, done=5, total=10, stage="x" * 100),
-    )
+    ]
     _, told = watch(f"attempts {ID} --watch", capsys)
     drawn = told.split("\r\x1b[K")
     assert drawn[1] == "[------------------------------] RUNNING, 0 % (0 of 10), begin"
@@ -303,23 +292,23 @@ def test_watch_draws_a_bar_on_a_terminal(
     assert drawn[-1] == ""
 
 
-def test_watch_for_programs_is_one_value_at_the_end(hook: type[FakeHook], capsys: pytest.CaptureFixture[str]) -> None:
-    hook.task = RUNNING
-    hook.steps = (replace(TASK, state=TaskState.FAILED),)
+def test_watch_for_programs_is_one_value_at_the_end(client: WatchedClient, capsys: pytest.CaptureFixture[str]) -> None:
+    client.task = RUNNING
+    client.steps = (replace(TASK, state=TaskState.FAILED),)
     code, told = watch(f"attempts {ID} --watch -o json", capsys)
     assert (code, json.loads(told)["state"]) == (1, "FAILED")
 
 
 @pytest.mark.parametrize("line", [f"attempts {ID} --watch", f"logs {ID} --follow", f"attempts {ID}"])
 def test_interrupt_ends_the_command_and_nothing_else(
-    line: str, hook: type[FakeHook], monkeypatch: pytest.MonkeyPatch
+    line: str, client: WatchedClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*args: Any, **kwargs: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(hook, "wait", interrupted)
+    monkeypatch.setattr(client, "wait", interrupted)
     if line == f"attempts {ID}":
-        monkeypatch.setattr(hook, "get_task", interrupted)
+        monkeypatch.setattr(client, "read_task", interrupted)
     with pytest.raises(SystemExit) as ended:
         main(line.split())
     assert ended.value.code == 130
@@ -333,8 +322,8 @@ def log_line(number: int, *, attempt: int = 1, level: str = "INFO") -> LogLine:
 LINES = (log_line(1), log_line(2, level="WARNING"), log_line(3), log_line(1, attempt=2))
 
 
-def test_lines_come_with_time_level_and_attempt(hook: type[FakeHook], capsys: pytest.CaptureFixture[str]) -> None:
-    hook.lines = LINES
+def test_lines_come_with_time_level_and_attempt(client: WatchedClient, capsys: pytest.CaptureFixture[str]) -> None:
+    client.memory.lines[ID] = list(LINES)
     assert run(f"logs {ID}", capsys).splitlines() == [
         "2026-03-01 12:00:00.005 INFO     [attempt 1] [/red] line 1",
         "2026-03-01 12:00:00.005 WARNING  [attempt 1] [/red] line 2",
@@ -345,37 +334,37 @@ def test_lines_come_with_time_level_and_attempt(hook: type[FakeHook], capsys: py
 
 @pytest.mark.parametrize(("attempt", "count"), [(1, 3), (2, 1)])
 def test_lines_of_one_attempt_are_those_alone(
-    attempt: int, count: int, hook: type[FakeHook], capsys: pytest.CaptureFixture[str]
+    attempt: int, count: int, client: WatchedClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    hook.lines = LINES
+    client.memory.lines[ID] = list(LINES)
     lines = run(f"logs {ID} --attempt {attempt}", capsys).splitlines()
     assert len(lines) == count
     assert all(f"[attempt {attempt}]" in line for line in lines)
 
 
 def test_lines_are_followed_until_the_task_ends(
-    hook: type[FakeHook], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    client: WatchedClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def wait(self: FakeHook, task_ids: list[str], meanwhile: Any) -> list[TaskView]:
+    def wait(task_ids: list[str], meanwhile: Any) -> list[TaskView]:
         for count in (1, 1, 3):
-            self.lines = LINES[:count]
+            client.memory.lines[ID] = list(LINES[:count])
             meanwhile()
-        self.lines = LINES
+        client.memory.lines[ID] = list(LINES)
         return [TASK]
 
-    monkeypatch.setattr(hook, "wait", wait)
+    monkeypatch.setattr(client, "wait", wait)
     lines = run(f"logs {ID} --follow", capsys).splitlines()
     assert [line[-6:] for line in lines] == ["line 1", "line 2", "line 3", "line 1"]
 
 
 @pytest.mark.parametrize(("output", "load"), [("json", json.loads), ("yaml", yaml.safe_load)])
 def test_lines_for_programs_are_one_value(
-    output: str, load: Any, hook: type[FakeHook], capsys: pytest.CaptureFixture[str]
+    output: str, load: Any, client: WatchedClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    hook.lines = LINES
+    client.memory.lines[ID] = list(LINES)
     told = load(run(f"logs {ID} -o {output}", capsys))
     assert [(line["attempt"], line["number"], line["level"]) for line in told][1] == (1, 2, "WARNING")
-    hook.lines = ()
+    client.memory.lines[ID] = []
     main(f"logs {ID} -o {output}".split())
     printed = capsys.readouterr()
     assert load(printed.out) == []
@@ -401,18 +390,20 @@ def test_no_lines_are_explained(
     records: tuple[AttemptRecord, ...],
     asked: str,
     said: str,
-    hook: type[FakeHook],
+    client: WatchedClient,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    hook.task, hook.records = task, records
+    client.task, client.memory.records[ID] = task, records
     assert said in run(f"logs {ID} {asked}", capsys)
 
 
-def test_listing_passes_filters_on_and_ends_with_the_cursor(capsys: pytest.CaptureFixture[str]) -> None:
+def test_listing_passes_filters_on_and_ends_with_the_cursor(
+    client: WatchedClient, capsys: pytest.CaptureFixture[str]
+) -> None:
     line = "tasks --state failed,expired --queue q --task-name n --error-code E --limit 5 --before "
     *_, last = run(line + format_cursor(CURSOR), capsys).splitlines()
     assert last == f"More: --before {format_cursor(CURSOR)}"
-    assert FakeHook.asked == {
+    assert client.asked == {
         "states": {TaskState.FAILED, TaskState.EXPIRED},
         "queue": "q",
         "task_name": "n",
@@ -422,10 +413,12 @@ def test_listing_passes_filters_on_and_ends_with_the_cursor(capsys: pytest.Captu
     }
 
 
-def test_listing_without_filters_asks_for_every_state(hook: type[FakeHook], capsys: pytest.CaptureFixture[str]) -> None:
-    hook.page = TaskPage(tasks=(), next=None)
+def test_listing_without_filters_asks_for_every_state(
+    client: WatchedClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client.page = TaskPage(tasks=(), next=None)
     assert run("tasks", capsys).strip() == "No data found"
-    assert FakeHook.asked["states"] is None
+    assert client.asked["states"] is None
 
 
 @pytest.mark.parametrize("output", ["json", "plain"])
@@ -448,9 +441,9 @@ def test_cursor_stays_out_of_what_programs_read(output: str, capsys: pytest.Capt
     ],
 )
 def test_cancel_says_what_it_found(
-    outcome: CancelOutcome, said: str, hook: type[FakeHook], capsys: pytest.CaptureFixture[str]
+    outcome: CancelOutcome, said: str, client: WatchedClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    hook.outcome = outcome
+    client.outcome = outcome
     assert run(f"cancel {ID}", capsys) == f"Task {ID} {said}\n"
     assert json.loads(run(f"cancel {ID} -o json", capsys)) == {
         "task_id": ID,
@@ -478,8 +471,10 @@ def test_database_commands_say_what_they_did(
     assert json.loads(run(f"{line} --output json", capsys)) == value
 
 
-def test_migrate_says_when_there_is_nothing_to_do(hook: type[FakeHook], capsys: pytest.CaptureFixture[str]) -> None:
-    hook.applied = ()
+def test_migrate_says_when_there_is_nothing_to_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ledger, "migrate_ledger", lambda client, by_hand: [])
     assert run("db migrate", capsys) == f"Nothing to do: already at version {latest_version()}\n"
 
 
@@ -496,7 +491,7 @@ def test_check_ends_with_1_only_if_something_fails(
     worst: Status, output: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = [*FINDINGS, Finding(check="ledger", status=worst, message="hm")]
-    monkeypatch.setattr(commands, "check_health", lambda hook: iter(found))
+    monkeypatch.setattr(commands, "check_health", lambda client: iter(found))
     code = 0
     try:
         main(["check", "--output", output])
@@ -522,8 +517,8 @@ def test_check_ends_with_1_only_if_something_fails(
         ),
     ],
 )
-def test_error_is_one_message_and_exit_code_1(error: Exception, said: str, hook: type[FakeHook]) -> None:
-    hook.fails = error
+def test_error_is_one_message_and_exit_code_1(error: Exception, said: str, client: WatchedClient) -> None:
+    client.fails = error
     with pytest.raises(SystemExit, match=said) as ended:
         main(["attempts", ID, "--conn-id", "nope"])
     # Python prints a text it is left with to stderr and ends with 1.
@@ -533,7 +528,7 @@ def test_error_is_one_message_and_exit_code_1(error: Exception, said: str, hook:
 
 @pytest.mark.parametrize("before", [None, "client"])
 def test_connections_are_looked_up_as_core_commands_do_and_the_environment_is_put_back(
-    before: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    before: str | None, client: WatchedClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = "_AIRFLOW_PROCESS_CONTEXT"
     if before is None:
@@ -541,7 +536,7 @@ def test_connections_are_looked_up_as_core_commands_do_and_the_environment_is_pu
     else:
         monkeypatch.setenv(name, before)
     run("tasks", capsys)
-    assert FakeHook.contexts == ["server"]
+    assert client.contexts == ["server"]
     assert os.environ.get(name) == before
 
 

@@ -49,7 +49,7 @@ def test_commands_are_those_that_are_documented() -> None:
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
 def test_every_command_has_help_a_function_and_the_options_all_share(command: ActionCommand) -> None:
     assert command.help
-    assert callable(getattr(import_module("airflow_horsies.commands"), command.func.__name__))
+    assert callable(getattr(import_module("airflow_horsies.cli.commands"), command.func.__name__))
     flags = {flag for arg in command.args for flag in arg.flags}
     assert {"--conn-id", "--output", "--verbose"} <= flags
 
@@ -128,7 +128,7 @@ def test_cursor_that_was_not_shown_is_refused(text: str) -> None:
 
 def test_main_runs_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[Namespace] = []
-    monkeypatch.setattr(import_module("airflow_horsies.commands"), "horsies_cancel", ran.append)
+    monkeypatch.setattr(import_module("airflow_horsies.cli.commands"), "horsies_cancel", ran.append)
     main(["cancel", ID])
     assert [args.horsies_task_id for args in ran] == [ID]
 
@@ -137,7 +137,7 @@ def test_import_is_cheap_because_airflow_does_it_for_every_command() -> None:
     code = (
         "import sys, airflow_horsies.cli; "
         "print([name for name in sys.modules if name.split('.')[0] in ('airflow', 'psycopg', 'psycopg2') "
-        "or name in ('airflow_horsies.hook', 'airflow_horsies.commands', 'airflow_horsies.health')])"
+        "or name in ('airflow_horsies.hook', 'airflow_horsies.cli.commands', 'airflow_horsies.client.health')])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

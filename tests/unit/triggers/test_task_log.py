@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from airflow_horsies.core.log import lines_of_each
+from airflow_horsies.client import waiting
 from airflow_horsies.exceptions import AccessDenied, DatabaseUnreachable, HorsiesError
 from airflow_horsies.models import AttemptRecord, LogCursor, LogLine, Progress, TaskNews
+from airflow_horsies.testing import FakeClient
 from airflow_horsies.triggers import task_log
 from airflow_horsies.triggers.task_log import TaskLog, load_seen, store_seen
 
@@ -20,35 +21,27 @@ NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 LOGGER = logging.getLogger("the task")
 
 
-class FakeHook:
-    """A ledger of lines; ``error`` is raised instead."""
+class Ledger(FakeClient):
+    """Counts how often lines are read; ``error`` is raised instead, and ``told`` are the records of each look."""
 
     def __init__(self) -> None:
-        self.written: dict[str, list[LogLine]] = {}
-        self.records: list[dict[str, tuple[AttemptRecord, ...]]] = []
-        self.progress: Progress | None = None
+        super().__init__()
         self.reads = 0
         self.error: HorsiesError | None = None
+        self.told: list[dict[str, tuple[AttemptRecord, ...]]] = []
 
     def write(self, task_id: str, count: int) -> None:
-        lines = self.written.setdefault(task_id, [])
+        lines = self.memory.lines.setdefault(task_id, [])
         lines += [line(len(lines) + 1 + index) for index in range(count)]
 
-    def news(self, seen: Mapping[str, LogCursor]) -> dict[str, TaskNews]:
+    def read_news(self, seen: Mapping[str, LogCursor]) -> dict[str, TaskNews]:
         self.reads += 1
         if self.error:
             raise self.error
-        found = {
-            task_id: [each for each in self.written.get(task_id, []) if each.cursor > cursor]
-            for task_id, cursor in seen.items()
-        }
-        return {
-            task_id: TaskNews(lines=tuple(lines[: lines_of_each(len(seen))]), progress=self.progress)
-            for task_id, lines in found.items()
-        }
+        return super().read_news(seen)
 
-    def attempt_records_of(self, task_ids: Iterable[str]) -> dict[str, tuple[AttemptRecord, ...]]:
-        return self.records.pop(0)
+    def read_attempts(self, task_ids: Iterable[str]) -> dict[str, tuple[AttemptRecord, ...]]:
+        return self.told.pop(0)
 
 
 def line(number: int, *, attempt: int = 1, level: str = "INFO", text: str | None = None) -> LogLine:
@@ -114,59 +107,59 @@ def test_progress_is_shown_when_it_changes_and_not_too_often(
 
 
 def test_what_is_left_is_read_to_its_end(caplog: pytest.LogCaptureFixture) -> None:
-    hook = FakeHook()
-    hook.write(ONE, 2_500)
-    hook.write(TWO, 3)
+    client = Ledger()
+    client.write(ONE, 2_500)
+    client.write(TWO, 3)
     shown = make_log(ONE, TWO, seen={ONE: LogCursor(1, 10)})
-    shown.finish(hook)  # type: ignore[arg-type]
+    shown.finish(client)
     assert shown.seen == {ONE: LogCursor(1, 2_500), TWO: LogCursor(1, 3)}
     assert len(caplog.messages) == 2_493
-    assert hook.reads == 3
+    assert client.reads == 3
 
 
 def test_progress_that_a_killed_worker_left_behind_is_not_shown_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
-    hook = FakeHook()
-    hook.progress = Progress(attempt=1, done=4, total=10)
-    make_log().finish(hook)  # type: ignore[arg-type]
+    client = Ledger()
+    client.memory.progress[ONE] = Progress(attempt=1, done=4, total=10)
+    make_log().finish(client)
     assert caplog.messages == []
-    make_log().follow(hook)  # type: ignore[arg-type]
+    make_log().follow(client)
     assert caplog.messages == ["Progress: 40 % (4 of 10)"]
 
 
 def test_cancelled_task_has_a_moment_for_its_last_lines(clock: list[float]) -> None:
     running = AttemptRecord(number=1, worker_id="w", hostname="h", pid=1, started_at=NOON)
     stopped = AttemptRecord(number=1, worker_id="w", hostname="h", pid=1, started_at=NOON, finished_at=NOON)
-    hook = FakeHook()
-    hook.records = [{ONE: (stopped, running), TWO: (stopped,)}, {ONE: (running,)}, {ONE: (stopped,)}]
-    make_log(ONE, TWO).finish(hook, cancelled=[ONE, TWO])  # type: ignore[arg-type]
-    assert hook.records == []
-    hook.records = [{ONE: (running,)}] * 1_000
-    make_log(ONE).finish(hook, cancelled=[ONE])  # type: ignore[arg-type]
-    assert clock[0] - 1_000 == pytest.approx(0.5 + task_log.STOP_SECONDS)
+    client = Ledger()
+    client.told = [{ONE: (stopped, running), TWO: (stopped,)}, {ONE: (running,)}, {ONE: (stopped,)}]
+    make_log(ONE, TWO).finish(client, cancelled=[ONE, TWO])
+    assert client.told == []
+    client.told = [{ONE: (running,)}] * 1_000
+    make_log(ONE).finish(client, cancelled=[ONE])
+    assert clock[0] - 1_000 == pytest.approx(0.5 + waiting.STOP_SECONDS)
 
 
 def test_log_that_cannot_be_read_is_told_once_and_harms_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    hook = FakeHook()
-    hook.error = AccessDenied("no SELECT for you")
+    client = Ledger()
+    client.error = AccessDenied("no SELECT for you")
     shown = make_log()
     for _ in range(3):
-        shown.follow(hook)  # type: ignore[arg-type]
+        shown.follow(client)
     assert caplog.messages == ["What the task writes is not shown: no SELECT for you"]
-    assert hook.reads == 1
-    hook.error = DatabaseUnreachable("gone")
-    make_log().finish(hook)  # type: ignore[arg-type]
+    assert client.reads == 1
+    client.error = DatabaseUnreachable("gone")
+    make_log().finish(client)
     assert caplog.messages[1:] == ["What the task wrote last is not shown: gone"]
 
 
 def test_lost_database_is_left_to_whoever_waits_on_it() -> None:
-    hook = FakeHook()
-    hook.error = DatabaseUnreachable("gone")
+    client = Ledger()
+    client.error = DatabaseUnreachable("gone")
     shown = make_log()
     with pytest.raises(DatabaseUnreachable):
-        shown.follow(hook)  # type: ignore[arg-type]
-    hook.error = None
-    hook.write(ONE, 1)
-    shown.follow(hook)  # type: ignore[arg-type]
+        shown.follow(client)
+    client.error = None
+    client.write(ONE, 1)
+    shown.follow(client)
     assert shown.seen == {ONE: LogCursor(1, 1)}
 
 

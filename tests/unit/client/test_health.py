@@ -18,8 +18,10 @@ from airflow_horsies.exceptions import (
     SchemaMissing,
 )
 from airflow_horsies.ledger import checks as ledger_checks
+from airflow_horsies.ledger import schema as ledger_schema
 from airflow_horsies.ledger.schema import latest_version
 from airflow_horsies.models import QueueDepth, TaskPage, TaskState, TaskView, WorkerState
+from airflow_horsies.testing import FakeClient
 from airflow_horsies.wire import checks as wire_checks
 from airflow_horsies.wire.checks import MissingPrivilege, OpenSchema, OutdatedWorker, Server
 from airflow_horsies.wire.decoding import decode_task
@@ -66,8 +68,8 @@ def given(value: Any) -> Any:
 
 
 @dataclass
-class FakeHook:
-    """Answers what the checks ask; an error is raised where an answer is expected."""
+class Answers:
+    """What the checks find; an error is raised in the place of an answer."""
 
     schema: Schema | HorsiesError = MOVED
     clock_offset: timedelta = timedelta()
@@ -83,53 +85,57 @@ class FakeHook:
     uncovered: list[str] = field(default_factory=list)
     found_queues: list[QueueDepth] = field(default_factory=lambda: [QUEUE])
     claimed: list[TaskView] = field(default_factory=list)
-    horsies_conn_id: str = "horsies_default"
+
+
+class CheckedClient(FakeClient):
+    """Also answers the scripts that only the checks run."""
+
+    def __init__(self, answers: Answers) -> None:
+        super().__init__()
+        self.answers = answers
+        self.memory.queues = {queue.queue: queue for queue in answers.found_queues}
 
     @property
-    def horsies_schema(self) -> Schema:
-        schema: Schema = given(self.schema)
+    def schema(self) -> Schema:
+        schema: Schema = given(self.answers.schema)
         return schema
 
-    def run_script(self, make_script: Callable[[], Any]) -> Any:
+    def run(self, make_script: Callable[[], Any]) -> Any:
         if make_script is wire_checks.read_server:
-            given(self.reached)
+            given(self.answers.reached)
             return Server(
-                clock=datetime.now(UTC) + self.clock_offset,
+                clock=datetime.now(UTC) + self.answers.clock_offset,
                 database="work",
                 username="airflow",
                 version="17.5",
-                is_read_only=self.is_read_only,
+                is_read_only=self.answers.is_read_only,
             )
+        if make_script is ledger_schema.read_version:
+            return given(self.answers.ledger)
         if make_script is wire_checks.find_missing_privileges:
-            return self.missing
+            return self.answers.missing
         if make_script is wire_checks.find_open_schemas:
-            return self.open_schemas
+            return self.answers.open_schemas
         if make_script is ledger_checks.find_missing_privileges:
-            return self.missing_on_ledger
+            return self.answers.missing_on_ledger
         if make_script is wire_checks.find_uncovered_classes:
-            return self.uncovered
-        return self.outdated
-
-    def ledger_version(self) -> int:
-        return int(given(self.ledger))
+            return self.answers.uncovered
+        return self.answers.outdated
 
     def can_listen(self) -> bool:
-        return bool(given(self.listening))
+        return bool(given(self.answers.listening))
 
-    def workers(self) -> list[WorkerState]:
-        workers: list[WorkerState] = given(self.found_workers)
+    def read_workers(self) -> list[WorkerState]:
+        workers: list[WorkerState] = given(self.answers.found_workers)
         return workers
 
-    def queues(self) -> list[QueueDepth]:
-        return self.found_queues
-
-    def list_tasks(self, *, states: list[TaskState], limit: int) -> TaskPage:
-        assert states == [TaskState.CLAIMED]
-        return TaskPage(tasks=tuple(self.claimed[:limit]), next=None)
+    def list_tasks(self, **asked: Any) -> TaskPage:
+        assert asked["states"] == [TaskState.CLAIMED]
+        return TaskPage(tasks=tuple(self.answers.claimed[: asked["limit"]]), next=None)
 
 
 def findings(**answers: Any) -> dict[str, Finding]:
-    found = list(check_health(FakeHook(**answers)))  # type: ignore[arg-type]
+    found = list(check_health(CheckedClient(Answers(**answers))))
     assert [finding.check for finding in found] == CHECKS
     return {finding.check: finding for finding in found}
 

@@ -19,7 +19,7 @@ from airflow_horsies.worker.engines.jvm import FOLDER_PREFIX, LOCK_FILE, Jvm, re
 OTHER_PROCESS = """
 import sys, tempfile
 tempfile.tempdir = sys.argv[1]
-from airflow_horsies.worker.jvm import Jvm
+from airflow_horsies.worker.engines.jvm import Jvm
 jvm = Jvm({}, lambda level, line: None)
 print(jvm.folder, flush=True)
 sys.stdin.read()

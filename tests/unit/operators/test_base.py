@@ -11,6 +11,7 @@ from airflow_horsies.airflow_instance import instance_of
 from airflow_horsies.exceptions import InvalidTask
 from airflow_horsies.models import RetryPolicy
 from airflow_horsies.operators import HorsiesBatchOperator, HorsiesCancelOperator, HorsiesOperator
+from airflow_horsies.testing import make_context
 
 POLICY = RetryPolicy.fixed([1, 2], auto_retry_for=["FLAKY"])
 
@@ -20,12 +21,7 @@ def one(**given: Any) -> HorsiesOperator:
 
 
 def context(**given: Any) -> dict[str, Any]:
-    ti = SimpleNamespace(
-        dag_id="d", run_id="r", task_id="one", map_index=-1, try_number=1, max_tries=0, start_date=datetime.now(UTC)
-    )
-    dag = SimpleNamespace(dag_id="d", dagrun_timeout=None)
-    run = SimpleNamespace(start_date=datetime(2026, 1, 1, tzinfo=UTC))
-    return {"ti": ti, "dag": dag, "dag_run": run, **given}
+    return make_context(one(), logical_date=datetime(2026, 1, 1, tzinfo=UTC), **given)
 
 
 @pytest.mark.parametrize(
@@ -92,22 +88,10 @@ def test_good_until_from_now_on_counts_from_the_submission() -> None:
 
 
 def test_deadline_of_a_run_without_one_is_refused_by_name() -> None:
-    with pytest.raises(InvalidTask, match="the DAG d has no dagrun_timeout"):
+    with pytest.raises(InvalidTask, match="the DAG dag_of_one has no dagrun_timeout"):
         one(good_until="dag_run_deadline")._specs(context())
     with pytest.raises(InvalidTask, match=r"good_until: must be a datetime.*'soon'"):
         one(good_until="soon")._specs(context())
-
-
-def test_batch_allows_as_many_failures_as_both_bounds_do() -> None:
-    def allowed(**given: Any) -> int:
-        return HorsiesBatchOperator(task_id="b", task_name="add", items=[{}] * 10, **given)._allowed_failures(10)
-
-    assert allowed() == 0
-    assert allowed(max_failures=3) == 3
-    assert allowed(max_failures="3", min_success="9") == 1
-    assert allowed(max_failures=10, min_success=4) == 6
-    assert allowed(min_success=4) == 6
-    assert allowed(min_success=10) == 0
 
 
 def test_logs_are_shown_unless_they_may_be_many() -> None:
@@ -124,12 +108,6 @@ def test_trigger_goes_on_where_the_operator_stopped(show_logs: bool, seen: dict[
     operator._task_log = operator._make_task_log({})
     _, kwargs = operator._trigger(context(), None).serialize()
     assert {name: value for name, value in kwargs.items() if name == "seen"} == seen
-
-
-def test_batch_of_something_else_than_a_list_is_refused() -> None:
-    operator = HorsiesBatchOperator(task_id="b", task_name="add", items="{{ items }}")
-    with pytest.raises(InvalidTask, match="items: must be a list of arguments, not str"):
-        operator._specs(context())
 
 
 @pytest.mark.parametrize("kind", [HorsiesOperator, HorsiesBatchOperator, HorsiesCancelOperator])

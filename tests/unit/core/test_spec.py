@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import uuid
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -9,17 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_horsies.core.validation import require_task_id
 from airflow_horsies.exceptions import InvalidTask
-from airflow_horsies.models import (
-    LIVE_STATES,
-    TERMINAL_STATES,
-    Attempt,
-    RetryPolicy,
-    TaskInstanceKey,
-    TaskSpec,
-    TaskState,
-)
+from airflow_horsies.models import RetryPolicy, TaskSpec
 
 POLICY = RetryPolicy.fixed([1], auto_retry_for=["FLAKY"])
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -124,14 +114,6 @@ def test_good_until_becomes_a_plain_utc_datetime(instant: datetime) -> None:
     assert (type(good_until), good_until.isoformat()) == (datetime, "2026-03-01T12:00:00+00:00")
 
 
-@pytest.mark.parametrize(
-    "text", ["0198A0DE-0000-7000-8000-000000000001", "{0198a0de00007000800000000000000" + "1}", uuid.UUID(int=1)]
-)
-def test_task_id_becomes_canonical_text(text: object) -> None:
-    assert require_task_id(text) == str(uuid.UUID(str(text)))
-    assert spec(task_id=text).task_id == require_task_id(text)
-
-
 POLICY_FIELDS: dict[str, Any] = {"max_retries": 2, "intervals": [1, 2], "auto_retry_for": ["FLAKY"]}
 
 
@@ -214,27 +196,3 @@ def test_retry_policy_is_read_from_a_mapping(values: dict[str, Any], policy: Ret
 def test_mapping_that_is_no_retry_policy_is_refused(values: Any, problem: str) -> None:
     with pytest.raises(InvalidTask, match=problem):
         RetryPolicy.from_mapping(values)
-
-
-def test_states_are_live_or_terminal() -> None:
-    assert {state for state in TaskState if state.is_terminal} == TERMINAL_STATES
-    assert {TaskState.PENDING, TaskState.CLAIMED, TaskState.RUNNING} == LIVE_STATES
-
-
-def test_attempt_tells_how_long_it_took() -> None:
-    attempt = Attempt(
-        number=1, outcome="COMPLETED", will_retry=False, started_at=NOW, finished_at=NOW + timedelta(seconds=1.5)
-    )
-    assert attempt.duration_seconds == 1.5
-
-
-def test_task_instance_names_itself_with_its_map_index_if_it_has_one() -> None:
-    assert str(TaskInstanceKey(dag_id="d", run_id="r", task_id="t")) == "d.t of run r"
-    assert str(TaskInstanceKey(dag_id="d", run_id="r", task_id="t", map_index=0)) == "d.t[0] of run r"
-
-
-@pytest.mark.parametrize("given", [{"dag_id": ""}, {"run_id": None}, {"task_id": "a\x00"}, {"map_index": -2}], ids=str)
-def test_task_instance_refuses_what_cannot_be_one(given: dict[str, Any]) -> None:
-    (field,) = given
-    with pytest.raises(InvalidTask, match=field):
-        TaskInstanceKey(**{"dag_id": "d", "run_id": "r", "task_id": "t", **given})

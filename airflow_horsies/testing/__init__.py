@@ -1,0 +1,14 @@
+"""Test DAGs that send horsies tasks, without a database and without a worker.
+
+A test says how each task ends, runs the DAG or one of its tasks, and looks at what was sent. See :class:`FakeHorsies`.
+"""
+
+from __future__ import annotations
+
+from airflow_horsies.testing.async_client import FakeAsyncClient
+from airflow_horsies.testing.client import FakeClient
+from airflow_horsies.testing.fake_horsies import FakeHorsies
+from airflow_horsies.testing.memory import UndeclaredTask
+from airflow_horsies.testing.running import make_context, run_task
+
+__all__ = ["FakeAsyncClient", "FakeClient", "FakeHorsies", "UndeclaredTask", "make_context", "run_task"]
