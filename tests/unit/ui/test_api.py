@@ -31,7 +31,6 @@ from airflow_horsies.exceptions import (
 from airflow_horsies.ledger.latest import LatestIds
 from airflow_horsies.links import HorsiesAttemptsLink
 from airflow_horsies.models import (
-    AirflowTry,
     Attempt,
     AttemptRecord,
     CancelOutcome,
@@ -95,8 +94,8 @@ def view(task_id: str, state: TaskState = TaskState.COMPLETED, **changed: Any) -
 
 
 @dataclass
-class FakeHook:
-    """Stands where HorsiesHook stands, and remembers what it was asked."""
+class FakePageClient:
+    """Stands where the client of a request stands, and remembers what it was asked."""
 
     submissions: Sequence[Submission] = ()
     tasks: Mapping[str, TaskView] = field(default_factory=dict)
@@ -110,19 +109,18 @@ class FakeHook:
     lines: Sequence[LogLine] = ()
     cancelled: list[str] = field(default_factory=list)
     closed: int = 0
-    default_conn_name = "horsies_default"
 
-    def __call__(self, conn_id: str, *, seconds: float = 0) -> FakeHook:
-        self.conn_id = conn_id
+    def __call__(self, *, seconds: float = 0) -> FakePageClient:
+        self.conn_id = access.conn_id()
         return self
 
-    def __enter__(self) -> FakeHook:
+    def __enter__(self) -> FakePageClient:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.closed += 1
 
-    def latest(self, key: TaskInstanceKey, *, ids: Collection[str] | None = None) -> list[Submission]:
+    def read_latest(self, key: TaskInstanceKey, *, ids: Collection[str] | None = None) -> list[Submission]:
         self.asked.append(key)
         if self.error:
             raise self.error
@@ -130,11 +128,11 @@ class FakeHook:
         found = {each.position: each for each in self.submissions if each.life == newest}
         return [found[n] for n in sorted(found) if ids is None or found[n].horsies_task_id in ids]
 
-    def latest_ids(self, key: TaskInstanceKey) -> LatestIds:
-        ids = [each.horsies_task_id for each in self.latest(key)]
+    def read_latest_ids(self, key: TaskInstanceKey) -> LatestIds:
+        ids = [each.horsies_task_id for each in self.read_latest(key)]
         return LatestIds(len(ids), ",".join(ids))
 
-    def rounds(
+    def read_rounds(
         self, key: TaskInstanceKey, position: int, *, life: int | None = None, round_: int | None = None, limit: int = 1
     ) -> list[Submission]:
         found = [each for each in reversed(self.submissions) if each.position == position]
@@ -147,24 +145,24 @@ class FakeHook:
         self.ordered.append(asked)
         return ids.count, ids.array.split(",")[offset : offset + limit]
 
-    def summaries(self, ids: list[str], **_: int) -> dict[str, TaskView]:
+    def read_summaries(self, ids: list[str], **_: int) -> dict[str, TaskView]:
         return self.read_tasks(ids)
 
-    def get_tasks(self, ids: list[str]) -> dict[str, TaskView]:
+    def read_tasks(self, ids: list[str]) -> dict[str, TaskView]:
         return {task_id: self.tasks[task_id] for task_id in ids if task_id in self.tasks}
 
-    def logs(self, task_id: str, after: LogCursor, limit: int) -> list[LogLine]:
+    def read_lines(self, task_id: str, after: LogCursor, limit: int) -> list[LogLine]:
         self.read.append((task_id, after, limit))
         return [line for line in self.lines if line.cursor > after][:limit]
 
-    def release(self, ids: list[str], key: TaskInstanceKey) -> dict[str, CancelOutcome]:
+    def release_tasks(self, ids: list[str], key: TaskInstanceKey) -> dict[str, CancelOutcome]:
         self.cancelled += ids
         return dict.fromkeys(ids, CancelOutcome.CANCELLED)
 
-    def attempt_records_of(self, ids: list[str]) -> dict[str, tuple[AttemptRecord, ...]]:
+    def read_attempts(self, ids: list[str]) -> dict[str, tuple[AttemptRecord, ...]]:
         return dict(self.records)
 
-    def progress(self, ids: list[str]) -> dict[str, Progress]:
+    def read_progress(self, ids: list[str]) -> dict[str, Progress]:
         return dict(self.told_progress)
 
 
@@ -184,11 +182,10 @@ class Client:
 
 
 @pytest.fixture
-def hook(monkeypatch: pytest.MonkeyPatch) -> FakeHook:
-    fake = FakeHook([submission()], {"1-1-0": view("1-1-0")})
+def horsies(monkeypatch: pytest.MonkeyPatch) -> FakePageClient:
+    fake = FakePageClient([submission()], {"1-1-0": view("1-1-0")})
     for module in (instance_routes, overview_routes, run_routes):
-        monkeypatch.setattr(module, "PageHook", fake)
-    monkeypatch.setattr(access, "HorsiesHook", fake)
+        monkeypatch.setattr(module, "page_client", fake)
     tries = [AirflowTry(number=1, state="running", started_at=NOW, ended_at=None)]
     monkeypatch.setattr(instance_routes, "read_tries", lambda session, key: tries)
     monkeypatch.setattr(instance_routes, "read_rendered", lambda session, key: {})
@@ -207,7 +204,7 @@ class AllRights:
 
 
 @pytest.fixture
-def client(hook: FakeHook) -> Iterator[Client]:
+def client(horsies: FakePageClient) -> Iterator[Client]:
     for route in ROUTES:
         for dependency in access_checks(route):
             api.app.dependency_overrides[dependency] = lambda: None
@@ -262,34 +259,38 @@ def test_there_is_nothing_but_these_routes() -> None:
     ],
     ids=str,
 )
-def test_the_link_leads_to_its_task_instance(client: Client, hook: FakeHook, instance: TaskInstanceKey) -> None:
+def test_the_link_leads_to_its_task_instance(
+    client: Client, horsies: FakePageClient, instance: TaskInstanceKey
+) -> None:
     url = HorsiesAttemptsLink().get_link(None, ti_key=instance).removeprefix("/horsies")
     page = client.get(url)
     assert page.status_code == 200
     assert page.headers["content-type"].startswith("text/html")
     answer = client.get(f"/api{url}")
     assert answer.status_code == 200
-    assert hook.asked == [instance]
+    assert horsies.asked == [instance]
     named = {name: answer.json()[name] for name in ("dag_id", "run_id", "task_id", "map_index")}
     assert TaskInstanceKey(**named) == instance
 
 
-def test_one_hook_of_the_configured_connection_is_used_and_closed(
-    client: Client, hook: FakeHook, monkeypatch: pytest.MonkeyPatch
+def test_one_client_of_the_configured_connection_is_used_and_closed(
+    client: Client, horsies: FakePageClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client.get(URL)
-    assert (hook.conn_id, hook.closed) == ("horsies_default", 1)
+    assert (horsies.conn_id, horsies.closed) == ("horsies_default", 1)
     monkeypatch.setenv("AIRFLOW__HORSIES__CONN_ID", "horsies_reports")
-    hook.error = DatabaseUnreachable("gone")
+    horsies.error = DatabaseUnreachable("gone")
     client.get(URL)
-    assert (hook.conn_id, hook.closed) == ("horsies_reports", 2)
+    assert (horsies.conn_id, horsies.closed) == ("horsies_reports", 2)
 
 
-def test_rounds_begin_with_the_newest_and_counts_cover_what_was_submitted_last(client: Client, hook: FakeHook) -> None:
-    hook.submissions = [submission(0), *(submission(n, life=2) for n in range(100)), submission(7, life=2, round_=2)]
-    states = {each.horsies_task_id: TaskState.COMPLETED for each in hook.submissions}
+def test_rounds_begin_with_the_newest_and_counts_cover_what_was_submitted_last(
+    client: Client, horsies: FakePageClient
+) -> None:
+    horsies.submissions = [submission(0), *(submission(n, life=2) for n in range(100)), submission(7, life=2, round_=2)]
+    states = {each.horsies_task_id: TaskState.COMPLETED for each in horsies.submissions}
     states |= {"2-1-7": TaskState.FAILED, "2-1-0": TaskState.RUNNING, "1-1-0": TaskState.FAILED}
-    hook.tasks = {task_id: view(task_id, state) for task_id, state in states.items() if task_id != "2-1-99"}
+    horsies.tasks = {task_id: view(task_id, state) for task_id, state in states.items() if task_id != "2-1-99"}
     shown = client.get(URL).json()
     assert shown["counts"] == {"RUNNING": 1, "COMPLETED": 98}
     assert (shown["positions"], shown["past_retention"]) == (100, 1)
@@ -299,11 +300,11 @@ def test_rounds_begin_with_the_newest_and_counts_cover_what_was_submitted_last(c
     assert client.get(URL, params={"position": 100}).status_code == 404
 
 
-def test_the_database_sorts_filters_and_pages_the_items_of_a_batch(client: Client, hook: FakeHook) -> None:
-    hook.submissions = [submission(n) for n in range(10)]
+def test_the_database_sorts_filters_and_pages_the_items_of_a_batch(client: Client, horsies: FakePageClient) -> None:
+    horsies.submissions = [submission(n) for n in range(10)]
     asked = {"sort": "duration", "descending": True, "state": "FAILED", "limit": 3, "offset": 8}
     answer = client.get(f"{URL}/items", params=asked).json()
-    assert hook.ordered == [{"sort": "duration", "descending": True, "state": TaskState.FAILED}]
+    assert horsies.ordered == [{"sort": "duration", "descending": True, "state": TaskState.FAILED}]
     assert (answer["total"], [each["position"] for each in answer["items"]]) == (10, [8, 9])
 
 
@@ -323,14 +324,14 @@ def test_the_database_sorts_filters_and_pages_the_items_of_a_batch(client: Clien
         "?after_number=x",
     ],
 )
-def test_what_is_asked_for_is_bounded(client: Client, hook: FakeHook, query: str) -> None:
+def test_what_is_asked_for_is_bounded(client: Client, horsies: FakePageClient, query: str) -> None:
     answer = client.get(f"{URL}{'' if query.startswith('?') else '/'}{query}")
     assert answer.status_code == 422
-    assert hook.asked == []
+    assert horsies.asked == []
 
 
-def test_lines_go_on_after_the_last_that_was_seen(client: Client, hook: FakeHook) -> None:
-    hook.lines = [
+def test_lines_go_on_after_the_last_that_was_seen(client: Client, horsies: FakePageClient) -> None:
+    horsies.lines = [
         LogLine(attempt=attempt, number=number, logged_at=NOW, level="INFO", text=f"{attempt}.{number}")
         for attempt in (1, 2)
         for number in (1, 2, 3)
@@ -338,25 +339,27 @@ def test_lines_go_on_after_the_last_that_was_seen(client: Client, hook: FakeHook
     log = client.get(URL, params={"after_attempt": 1, "after_number": 2, "lines": 2}).json()["log"]
     assert [line["text"] for line in log["lines"]] == ["1.3", "2.1"]
     assert log["more"]
-    assert hook.read == [("1-1-0", LogCursor(1, 2), 2)]
+    assert horsies.read == [("1-1-0", LogCursor(1, 2), 2)]
 
 
-def test_lines_are_for_those_who_may_read_logs(client: Client, hook: FakeHook, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_are_for_those_who_may_read_logs(
+    client: Client, horsies: FakePageClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(AllRights, "may_read_log", lambda self, dag_id: False)
-    hook.lines = [LogLine(attempt=1, number=1, logged_at=NOW, level="INFO", text="said")]
+    horsies.lines = [LogLine(attempt=1, number=1, logged_at=NOW, level="INFO", text="said")]
     log = client.get(URL).json()["log"]
     assert (log["may_read"], log["lines"]) == (False, [])
 
 
-def test_a_cancel_names_a_position_and_reaches_the_newest_task_of_it(client: Client, hook: FakeHook) -> None:
-    hook.submissions = [submission(0), submission(1), submission(1, round_=2)]
+def test_a_cancel_names_a_position_and_reaches_the_newest_task_of_it(client: Client, horsies: FakePageClient) -> None:
+    horsies.submissions = [submission(0), submission(1), submission(1, round_=2)]
     headers = {"origin": "http://airflow.test"}
     answer = client.request("POST", f"{URL}/cancel", json={"position": 1}, headers=headers)
     assert answer.json() == {"outcomes": {"CANCELLED": 1}, "past_retention": 0}
-    assert hook.cancelled == ["1-2-1"]
+    assert horsies.cancelled == ["1-2-1"]
     assert client.request("POST", f"{URL}/cancel", json={"position": 2}, headers=headers).status_code == 404
     assert client.request("POST", f"{URL}/cancel", json={}, headers=headers).status_code == 200
-    assert hook.cancelled == ["1-2-1", "1-1-0", "1-2-1"]
+    assert horsies.cancelled == ["1-2-1", "1-1-0", "1-2-1"]
 
 
 @pytest.mark.parametrize(
@@ -373,11 +376,11 @@ def test_a_cancel_names_a_position_and_reaches_the_newest_task_of_it(client: Cli
     ],
 )
 def test_nothing_is_cancelled_from_elsewhere(
-    client: Client, hook: FakeHook, headers: dict[str, str], status: int
+    client: Client, horsies: FakePageClient, headers: dict[str, str], status: int
 ) -> None:
     answer = client.request("POST", f"{URL}/cancel", content="{}", headers=headers)
     assert answer.status_code == status
-    assert bool(hook.cancelled) is (status == 200)
+    assert bool(horsies.cancelled) is (status == 200)
 
 
 def test_where_failures_go_on_is_told_without_the_id_of_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -411,7 +414,9 @@ def test_failures_go_on_only_where_they_were_told_to(
 
 
 @pytest.mark.parametrize("body", ["", "x", "null", "[]", '{"dag_id": "other"}', '{"position": -1}'])
-def test_a_body_that_is_no_cancel_is_refused_before_it_is_logged(client: Client, hook: FakeHook, body: str) -> None:
+def test_a_body_that_is_no_cancel_is_refused_before_it_is_logged(
+    client: Client, horsies: FakePageClient, body: str
+) -> None:
     logged: list[None] = []
     (route,) = [route for route in ROUTES if route.path.endswith("/cancel")]
     calls = [each.call for each in route.dependant.dependencies]
@@ -419,23 +424,23 @@ def test_a_body_that_is_no_cancel_is_refused_before_it_is_logged(client: Client,
     api.app.dependency_overrides[log_action] = lambda: logged.append(None)
     headers = {"origin": "http://airflow.test", "content-type": "application/json"}
     answer = client.request("POST", f"{URL}/cancel", content=body, headers=headers)
-    assert (answer.status_code, hook.cancelled, logged) == (422, [], [])
+    assert (answer.status_code, horsies.cancelled, logged) == (422, [], [])
 
 
 @pytest.mark.parametrize("name", ["dags", "runs", "tasks"])
-def test_ids_longer_than_those_of_airflow_are_not_found(client: Client, hook: FakeHook, name: str) -> None:
+def test_ids_longer_than_those_of_airflow_are_not_found(client: Client, horsies: FakePageClient, name: str) -> None:
     longer = re.sub(f"/{name}/[^/]+/", f"/{name}/{'x' * 251}/", URL)
     assert longer != URL
     assert client.get(longer).status_code == 404
-    assert hook.asked == []
+    assert horsies.asked == []
 
 
 @pytest.mark.parametrize("map_index", ["x", "-2", str(2**31), "1.5", "%7BMAP_INDEX%7D"])
-def test_map_index_is_checked(client: Client, hook: FakeHook, map_index: str) -> None:
+def test_map_index_is_checked(client: Client, horsies: FakePageClient, map_index: str) -> None:
     answer = client.get(f"/api/dags/sales/runs/manual__1/tasks/load/{map_index}")
     assert answer.status_code == 422
     assert answer.json()["detail"].startswith("map_index: ")
-    assert hook.asked == []
+    assert horsies.asked == []
 
 
 @pytest.mark.parametrize(
@@ -455,12 +460,12 @@ def test_map_index_is_checked(client: Client, hook: FakeHook, map_index: str) ->
         ("/openapi.json", 404),
     ],
 )
-def test_other_paths_lead_nowhere(client: Client, hook: FakeHook, path: str, status: int) -> None:
+def test_other_paths_lead_nowhere(client: Client, horsies: FakePageClient, path: str, status: int) -> None:
     answer = client.get(path)
     assert answer.status_code == status
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.json()["status"] == status
-    assert hook.asked == []
+    assert horsies.asked == []
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
@@ -470,7 +475,7 @@ def test_what_is_read_cannot_be_changed(client: Client, method: str) -> None:
     assert answer.json()["title"] == "Method Not Allowed"
 
 
-def test_a_task_is_shown_with_its_attempts_and_pieces_of_time(client: Client, hook: FakeHook) -> None:
+def test_a_task_is_shown_with_its_attempts_and_pieces_of_time(client: Client, horsies: FakePageClient) -> None:
     attempts = tuple(
         Attempt(
             number=number,
@@ -487,7 +492,7 @@ def test_a_task_is_shown_with_its_attempts_and_pieces_of_time(client: Client, ho
         for number in (1, 2)
     )
     failed = view("1-1-0", TaskState.FAILED, finished_at=NOW, error_code="TRY_AGAIN", attempts=attempts)
-    hook.tasks = {"1-1-0": failed}
+    horsies.tasks = {"1-1-0": failed}
     (shown,) = client.get(URL).json()["submissions"]
     assert (shown["position"], shown["life"], shown["round"], shown["try_number"]) == (0, 1, 1, 1)
     assert shown["submitted_at"] == NOW.isoformat()
@@ -499,32 +504,34 @@ def test_a_task_is_shown_with_its_attempts_and_pieces_of_time(client: Client, ho
     assert [each["kind"] for each in shown["segments"]] == ["waiting", "running", "backing off", "running"]
 
 
-def test_what_workers_tell_is_shown_also_past_the_retention_of_the_task(client: Client, hook: FakeHook) -> None:
-    hook.records = {
+def test_what_workers_tell_is_shown_also_past_the_retention_of_the_task(
+    client: Client, horsies: FakePageClient
+) -> None:
+    horsies.records = {
         "1-1-0": (AttemptRecord(number=1, worker_id="w", hostname="h", pid=7, started_at=NOW, metrics={"jobs": 3}),)
     }
-    hook.told_progress = {"1-1-0": Progress(attempt=1, done=4, total=10, stage="sort", updated_at=NOW)}
-    for tasks in (hook.tasks, {}):
-        hook.tasks = tasks
+    horsies.told_progress = {"1-1-0": Progress(attempt=1, done=4, total=10, stage="sort", updated_at=NOW)}
+    for tasks in (horsies.tasks, {}):
+        horsies.tasks = tasks
         (shown,) = client.get(URL).json()["submissions"]
         (record,) = shown["attempts"]
         assert (record["attempt"], record["outcome"], record["metrics"]) == (1, "LOST", {"jobs": 3})
         assert (shown["progress"]["done"], shown["progress"]["fraction"]) == (4, 0.4)
 
 
-def test_what_a_task_says_is_masked_and_cut(client: Client, hook: FakeHook) -> None:
+def test_what_a_task_says_is_masked_and_cut(client: Client, horsies: FakePageClient) -> None:
     mask_secret("correct-horse-battery")
     said = f"{'x' * (MAX_TEXT_CHARS - 10)}correct-horse-battery and more"
-    hook.tasks = {"1-1-0": view("1-1-0", TaskState.FAILED, failed_reason=said)}
+    horsies.tasks = {"1-1-0": view("1-1-0", TaskState.FAILED, failed_reason=said)}
     answer = client.get(URL)
     (shown,) = answer.json()["submissions"]
     assert len(shown["task"]["failed_reason"]) == MAX_TEXT_CHARS
     assert "correct" not in answer.text
 
 
-def test_hostile_text_is_only_text(client: Client, hook: FakeHook) -> None:
+def test_hostile_text_is_only_text(client: Client, horsies: FakePageClient) -> None:
     hostile = "<script>alert(1)</script>\x00\x1b[31m\u202e\u2028 half a pair \ud800"
-    hook.tasks = {"1-1-0": view("1-1-0", TaskState.FAILED, failed_reason=hostile)}
+    horsies.tasks = {"1-1-0": view("1-1-0", TaskState.FAILED, failed_reason=hostile)}
     answer = client.get(URL)
     assert answer.status_code == 200
     assert answer.headers["content-type"] == "application/json"
@@ -532,8 +539,8 @@ def test_hostile_text_is_only_text(client: Client, hook: FakeHook) -> None:
     assert answer.json()["submissions"][0]["task"]["failed_reason"] == hostile
 
 
-def test_nothing_submitted_is_told_as_such(client: Client, hook: FakeHook) -> None:
-    hook.submissions = []
+def test_nothing_submitted_is_told_as_such(client: Client, horsies: FakePageClient) -> None:
+    horsies.submissions = []
     answer = client.get(URL)
     assert answer.status_code == 200
     assert answer.json()["submissions"] == []
@@ -556,19 +563,19 @@ def test_nothing_submitted_is_told_as_such(client: Client, hook: FakeHook) -> No
     ],
 )
 def test_trouble_with_the_database_is_told_without_its_address(
-    client: Client, hook: FakeHook, caplog: pytest.LogCaptureFixture, error: Exception, detail: str
+    client: Client, horsies: FakePageClient, caplog: pytest.LogCaptureFixture, error: Exception, detail: str
 ) -> None:
-    hook.error = error
+    horsies.error = error
     answer = client.get(URL)
     assert answer.status_code == 503
     assert detail in answer.json()["detail"]
     assert "db.internal" not in answer.text
     assert "db.internal" in caplog.text
-    assert hook.closed == 1
+    assert horsies.closed == 1
 
 
-def test_an_unexpected_error_tells_nothing(client: Client, hook: FakeHook) -> None:
-    hook.error = RuntimeError("db.internal")
+def test_an_unexpected_error_tells_nothing(client: Client, horsies: FakePageClient) -> None:
+    horsies.error = RuntimeError("db.internal")
     answer = client.get(URL)
     assert answer.status_code == 500
     assert "db.internal" not in answer.text
