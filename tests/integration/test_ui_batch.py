@@ -74,9 +74,9 @@ def page_item_by_item(pages: Pages) -> list[int]:
         ids = [each.horsies_task_id for each in latest.values()]
         wire = Wire(hook.client.schema)
         tasks = hook.client.run(lambda: read_tasks(wire, ids, whole=False))
-    items = [instance_routes._item_values(each, tasks.get(each.horsies_task_id)) for each in latest.values()]
-    items.sort(key=lambda each: (each["duration"], each["position"]), reverse=True)
-    return [each["position"] for each in items[:50]]
+    items = [instance_routes._item(each, tasks.get(each.horsies_task_id)) for each in latest.values()]
+    items.sort(key=lambda each: (each.duration, each.position), reverse=True)
+    return [each.position for each in items[:50]]
 
 
 def cost(call: Callable[[Pages], Any], pages: Pages) -> tuple[float, float]:
