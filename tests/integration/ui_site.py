@@ -108,7 +108,7 @@ class Site:
         self._client.cookies.clear()
         who = self.cookie(user) if with_cookie and user is not None else self.bearer(user)
         answer = self._client.request(method, path, headers={**who, **(headers or {})}, **given)
-        if path.startswith(f"{PAGES}/api/") and "json" in answer.headers.get("content-type", ""):
+        if path.startswith(f"{PAGES}/api/") and answer.content and "json" in answer.headers.get("content-type", ""):
             ANSWERS.validate(answer.json())
         return answer
 
