@@ -8,6 +8,7 @@ import threading
 import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from airflow_horsies.borrowed import airflow as borrowed
@@ -64,6 +65,7 @@ def airflow_try(context: Mapping[str, Any], *, namespace: str | None = None) -> 
         run_started_at=dag_run.start_date,
         run_key=run_key,
         namespace=(run_key or "").partition(" ")[2] or namespace,
+        is_key_of_run=None if run_key is None else partial(_is_key_of_run, context["task_state_store"]),
     )
 
 
@@ -126,6 +128,20 @@ def _decode(instance: TaskInstanceKey, answer: Any) -> InstanceState | None:
     return InstanceState(exists=True, state=found[0]) if found else InstanceState(exists=False)
 
 
+def _is_key_of_run(store: Any, key: str) -> bool | None:
+    """Whether a try of the DAG run made this key; None where Airflow does not say."""
+    try:
+        return store.get(_trace_of(key)) is not None or store.get(RUN_KEY) == key
+    except Exception:
+        log.warning("Airflow's task state store does not say whether %s is of this DAG run", key, exc_info=True)
+        return None
+
+
+def _trace_of(key: str) -> str:
+    """Under which a key is found though another one has taken its place."""
+    return f"{RUN_KEY}.{key.partition(' ')[0]}"
+
+
 def _run_key(context: Mapping[str, Any], namespace: str) -> str | None:
     """A value kept with the DAG run (Airflow 3.3): a run that was deleted and made again has another. The namespace in
     which the task instance submits is part of it."""
@@ -133,9 +149,13 @@ def _run_key(context: Mapping[str, Any], namespace: str) -> str | None:
     if store is None:
         return None
     try:
-        if store.get(RUN_KEY) is None:
-            store.set(RUN_KEY, f"{uuid.uuid4().hex} {namespace}".strip(), retention=borrowed.never_expire())
-        return str(store.get(RUN_KEY))
+        kept = store.get(RUN_KEY)
+        if kept is None:
+            kept = f"{uuid.uuid4().hex} {namespace}".strip()
+            # First, so that another try which makes a key at the same time finds this one.
+            store.set(_trace_of(kept), 1, retention=borrowed.never_expire())
+            store.set(RUN_KEY, kept, retention=borrowed.never_expire())
+        return str(kept)
     except Exception:
         log.warning("Airflow's task state store cannot be used: the DAG run is known by its start alone", exc_info=True)
         return None

@@ -15,9 +15,17 @@ from airflow.providers.postgres.hooks.postgres import PostgresHook
 
 from airflow_horsies.client.async_client import AsyncClient
 from airflow_horsies.client.client import Client
+from airflow_horsies.client.extras import (
+    OWN_EXTRAS,
+    given_extras,
+    listens,
+    make_database,
+    max_payload_bytes,
+    require_known,
+)
 from airflow_horsies.client.former_names import find_former
 from airflow_horsies.client.hub import Waiter
-from airflow_horsies.client.settings import DEFAULT_MAX_PAYLOAD_BYTES, ClientSettings
+from airflow_horsies.client.settings import ClientSettings
 from airflow_horsies.client.waiting import POLL_SECONDS
 from airflow_horsies.core.cluster import QueueDepth, WorkerState
 from airflow_horsies.core.log import LogCursor, LogLine, Progress
@@ -25,49 +33,8 @@ from airflow_horsies.core.paging import PageCursor, TaskPage
 from airflow_horsies.core.spec import TaskSpec
 from airflow_horsies.core.submission import AirflowTry, Submission, SubmitResult, TaskInstanceKey
 from airflow_horsies.core.task import LIVE_STATES, AttemptRecord, CancelOutcome, TaskState, TaskView
-from airflow_horsies.db.connection import Database
-from airflow_horsies.exceptions import HorsiesError, InvalidTask
+from airflow_horsies.exceptions import HorsiesError
 from airflow_horsies.provider_info import CONNECTION_TYPE
-
-LISTEN_NOTIFY = "notify"
-LISTEN_POLL = "poll"
-# Handed to libpq as they are; every other extra is ours or is refused by name.
-LIBPQ_EXTRAS = frozenset(
-    {
-        "application_name",
-        "channel_binding",
-        "connect_timeout",
-        "gssencmode",
-        "hostaddr",
-        "keepalives",
-        "keepalives_count",
-        "keepalives_idle",
-        "keepalives_interval",
-        "options",
-        "passfile",
-        "require_auth",
-        "ssl_min_protocol_version",
-        "sslcert",
-        "sslcrl",
-        "sslkey",
-        "sslmode",
-        "sslpassword",
-        "sslrootcert",
-        "target_session_attrs",
-        "tcp_user_timeout",
-    }
-)
-OWN_EXTRAS = frozenset({"namespace", "listen", "listen_host", "listen_port", "max_payload_bytes"})
-DEFAULT_CONNECT_ARGS: Mapping[str, Any] = {
-    "application_name": "airflow-horsies",
-    "connect_timeout": 10,
-    "keepalives": 1,
-    "keepalives_idle": 30,
-    "keepalives_interval": 10,
-    "keepalives_count": 3,
-    # Milliseconds until what was sent must have arrived: keepalives are not sent while something is under way.
-    "tcp_user_timeout": 30_000,
-}
 
 
 class HorsiesHook(PostgresHook):
@@ -125,21 +92,34 @@ class HorsiesHook(PostgresHook):
         if self._connection is None:
             self._connection: Any = await get_async_connection(self.horsies_conn_id)
         # A token is asked for over the network.
-        has_tokens = _given(self.connection.extra_dejson).get("iam")
+        has_tokens = given_extras(self.connection.extra_dejson).get("iam")
         return AsyncClient(await asyncio.to_thread(lambda: self.settings) if has_tokens else self.settings)
 
     @cached_property
     def settings(self) -> ClientSettings:
         """What the Airflow connection says, checked."""
-        extra = _given(self.connection.extra_dejson)
+        connection, name = self.connection, f"connection {self.horsies_conn_id}"
+        extra = given_extras(connection.extra_dejson)
+        require_known(extra, name, also=self.ignored_extra_options)
+        login, password, port = connection.login, connection.password, connection.port
+        if extra.get("iam"):
+            login, password, port = self.get_iam_token(connection)
         return ClientSettings(
-            database=self._make_database(extra),
-            name=f"connection {self.horsies_conn_id}",
+            database=make_database(
+                extra,
+                host=connection.host,
+                port=port,
+                user=login,
+                password=password,
+                dbname=self.database or connection.schema,
+                use_psycopg=getattr(postgres_module, "USE_PSYCOPG3", False),
+            ),
+            name=name,
             given_namespace=self._given_namespace or extra.get("namespace"),
             base_url=(conf.get("api", "base_url", fallback="") or "").rstrip("/"),
             is_under_way=self._given_namespace is not None,
-            listens=self._listens(extra),
-            max_payload_bytes=self._max_payload_bytes(extra),
+            listens=listens(extra, name),
+            max_payload_bytes=max_payload_bytes(extra, name),
             migrates=conf.getboolean("horsies", "auto_migrate", fallback=True),
         )
 
@@ -345,7 +325,7 @@ class HorsiesHook(PostgresHook):
         """
         return self.client.read_attempts(task_ids)
 
-    def read_lines(self, task_id: str, *, after: LogCursor | None = None, limit: int = 1_000) -> list[LogLine]:
+    def read_lines(self, task_id: str, after: LogCursor | None = None, limit: int = 1_000) -> list[LogLine]:
         """
         The next lines that the attempts of a task logged or printed, also while it runs.
 
@@ -459,57 +439,3 @@ class HorsiesHook(PostgresHook):
 
         def __getattr__(self, name: str) -> Any:
             return find_former(self, name)
-
-    def _listens(self, extra: Mapping[str, Any]) -> bool:
-        listen = extra.get("listen", LISTEN_NOTIFY)
-        if listen not in (LISTEN_NOTIFY, LISTEN_POLL):
-            raise InvalidTask(
-                "listen",
-                f"in the extra of connection {self.horsies_conn_id} must be 'notify' or 'poll', not {listen!r}",
-            )
-        return bool(listen == LISTEN_NOTIFY)
-
-    def _max_payload_bytes(self, extra: Mapping[str, Any]) -> int:
-        given = extra.get("max_payload_bytes", DEFAULT_MAX_PAYLOAD_BYTES)
-        try:
-            return int(given)
-        except (TypeError, ValueError):
-            raise InvalidTask(
-                "max_payload_bytes",
-                f"in the extra of connection {self.horsies_conn_id} must be an integer, not {given!r}",
-            ) from None
-
-    def _make_database(self, extra: Mapping[str, Any]) -> Database:
-        unknown = sorted(set(extra) - LIBPQ_EXTRAS - self.ignored_extra_options)
-        if unknown:
-            raise InvalidTask(
-                "extra",
-                f"of connection {self.horsies_conn_id} has unknown option(s) {', '.join(unknown)}. Supported are "
-                f"{', '.join(sorted(OWN_EXTRAS))} and the connection options of libpq",
-            )
-        connection = self.connection
-        login, password, port = connection.login, connection.password, connection.port
-        if extra.get("iam"):
-            login, password, port = self.get_iam_token(connection)
-        args = {
-            **DEFAULT_CONNECT_ARGS,
-            **{name: value for name, value in extra.items() if name in LIBPQ_EXTRAS},
-            "host": connection.host,
-            "port": port,
-            "user": login,
-            "password": password,
-            "dbname": self.database or connection.schema,
-        }
-        args = {name: value for name, value in args.items() if value not in (None, "")}
-        past_pooler = {"host": extra.get("listen_host"), "port": extra.get("listen_port")}
-        return Database(
-            connect_args=args,
-            listen_args={**args, **{name: value for name, value in past_pooler.items() if value}},
-            use_psycopg=getattr(postgres_module, "USE_PSYCOPG3", False),
-            has_tokens=bool(extra.get("iam")),
-        )
-
-
-def _given(extra: Mapping[str, Any]) -> dict[str, Any]:
-    """The connection form saves null for a field that was left empty."""
-    return {name: value for name, value in extra.items() if value not in (None, "")}

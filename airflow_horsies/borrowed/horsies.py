@@ -31,7 +31,7 @@ def find_assignment() -> Assignment | None:
     """What horsies is running on this thread; None where the function was called by hand.
 
     horsies hands a task nothing but its arguments, so the rest is read from the frame that called it. The reporter
-    checks it against the row of the task before it writes anything.
+    checks it against the row of the task before it writes anything, and the table has the answer where no frame does.
     """
     frame: FrameType | None = sys._getframe()
     while frame is not None:

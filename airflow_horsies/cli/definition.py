@@ -46,7 +46,7 @@ def get_cli_commands() -> list[GroupCommand]:
         return ActionCommand(
             name=name,
             help=help,
-            func=lazy_load_command(f"airflow_horsies.commands.{function}"),
+            func=lazy_load_command(f"airflow_horsies.cli.commands.{function}"),
             args=(*args, conn_id, ARG_OUTPUT, ARG_VERBOSE),
         )
 

@@ -28,8 +28,8 @@ from airflow_horsies.db.statement import Script
 from airflow_horsies.exceptions import AccessDenied, DatabaseBusy, HistoryPartitionMissing, InvalidTask
 from airflow_horsies.ledger import cancelling, submissions, submitting
 from airflow_horsies.ledger import schema as ledger_schema
+from airflow_horsies.ledger.identity import Submitter, UnknownRunKey
 from airflow_horsies.ledger.schema import Migration
-from airflow_horsies.ledger.submitting import Submitter
 from airflow_horsies.wire import cluster, sending
 from airflow_horsies.wire.encoding import EncodedTask, encode_task
 from airflow_horsies.wire.known import WireScript, writing
@@ -122,18 +122,23 @@ def submit_tasks(
     encoded = yield from encode_tasks(scope, specs, numbered=True)
     settings = scope.settings
     settings.require_deployment()
-    submitter = Submitter(
-        namespace=settings.namespace, base_url=settings.base_url, task_instance=task_instance, tried=tried
-    )
     yield from migrate_ledger(scope)
-    submit = partial(submitting.submit_tasks, submitter=submitter, tasks=encoded)
-    pipelined = not sending.are_many(encoded)
-    try:
-        results: list[SubmitResult] = yield Transaction(writing(submit), pipelined=pipelined)
-    except HistoryPartitionMissing:
-        # What is no longer wanted is cancelled as soon as horsies can record that.
-        results = yield Transaction(writing(partial(submit, can_cancel=False)), pipelined=pipelined)
-    return results
+    can_cancel = True
+    while True:
+        submitter = Submitter(
+            namespace=settings.namespace, base_url=settings.base_url, task_instance=task_instance, tried=tried
+        )
+        submit = partial(submitting.submit_tasks, submitter=submitter, tasks=encoded, can_cancel=can_cancel)
+        try:
+            results: list[SubmitResult] = yield Transaction(writing(submit), pipelined=not sending.are_many(encoded))
+            return results
+        except UnknownRunKey as unknown:
+            tried = tried.ask_about(unknown.key)
+        except HistoryPartitionMissing:
+            if not can_cancel:
+                raise
+            # What is no longer wanted is cancelled as soon as horsies can record that.
+            can_cancel = False
 
 
 def encode_tasks(scope: Scope, specs: Sequence[TaskSpec], *, numbered: bool = False) -> Call[list[EncodedTask]]:

@@ -149,7 +149,7 @@ class Client:
         wanted = canonical_ids(task_ids)
         return self.read_ledger(attempts.SINCE, lambda: attempts.read_attempts(wanted), otherwise={})
 
-    def read_lines(self, task_id: str, *, after: LogCursor | None = None, limit: int = READ_LINES) -> list[LogLine]:
+    def read_lines(self, task_id: str, after: LogCursor | None = None, limit: int = READ_LINES) -> list[LogLine]:
         wanted = require_task_id(task_id)
         if not 1 <= limit <= READ_LINES:
             raise InvalidTask("limit", f"must be from 1 to {READ_LINES}, not {limit!r}")

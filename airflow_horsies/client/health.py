@@ -199,7 +199,7 @@ def _check_worker_releases(client: Client) -> _Outcome:
 
 def _check_queues(client: Client) -> _Outcome:
     queues = client.read_queues()
-    unserved = [queue for queue in queues if queue.ready and not queue.served_by]
+    unserved = [queue for queue in queues if queue.is_unserved]
     if not unserved:
         return Status.OK, f"{sum(queue.ready for queue in queues)} task(s) wait, each in a queue that is served"
     named = "; ".join(

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from airflow_horsies.core.log import LogChunk, Progress
 from airflow_horsies.core.report import Report
 from airflow_horsies.db.connection import Database
-from airflow_horsies.db.limits import LIMITS, Limits
+from airflow_horsies.db.limits import LIMITS
 from airflow_horsies.db.session import Session
 from airflow_horsies.db.statement import Script
 from airflow_horsies.ledger import attempts, reports
@@ -79,8 +79,8 @@ class EndedAttempt:
 class WorkerClient:
     """One connection of a worker's child, with time limits; ``asked_at`` is when it began to wait for an answer."""
 
-    def __init__(self, database: Database, *, limits: Limits | None = LIMITS) -> None:
-        self.session = Session(database, limits=limits)
+    def __init__(self, database: Database, *, is_limited: bool = True) -> None:
+        self.session = Session(database, limits=LIMITS if is_limited else None)
         self.asked_at: float | None = None
         self._wire: Wire | None = None
 
@@ -92,6 +92,19 @@ class WorkerClient:
         self.session.hang_up()
 
     # -- attempts ------------------------------------------------------------------------------------------------------
+
+    def find_claim(self, *, hostname: str, pid: int) -> Claim | None:
+        """What a process of a worker runs now, by the table."""
+        wire = self._known_wire()
+
+        def find() -> Script[Claim | None]:
+            rows = yield wire.find_running_task(hostname, pid)
+            if not rows:
+                return None
+            row = rows[0]
+            return Claim(task_id=row["id"], worker_id=row["worker_id"], claimed_at=row["claimed_at"])
+
+        return self._run(find)
 
     def begin_attempt(self, claim: Claim, *, hostname: str, pid: int, started_at: datetime) -> BegunAttempt | None:
         """None where the task is no longer this worker's."""

@@ -1,6 +1,6 @@
 """The synchronous wait: listen, read, wait with a bound, read again.
 
-The hub does the same for an event loop; ``tests/integration/test_waiting.py`` holds both to one set of rules.
+The hub does the same for an event loop; ``tests/integration/test_wait.py`` holds both to one set of rules.
 """
 
 from __future__ import annotations

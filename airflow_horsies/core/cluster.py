@@ -21,6 +21,11 @@ class QueueDepth:
     oldest_ready_at: datetime | None
     served_by: int
 
+    @property
+    def is_unserved(self) -> bool:
+        """Whether tasks are ready and no live worker serves the queue."""
+        return bool(self.ready) and not self.served_by
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerState:

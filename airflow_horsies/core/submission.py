@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 
@@ -42,6 +42,9 @@ class AirflowTry:
     :param run_started_at: ``dag_run.start_date``.
     :param run_key: a value that Airflow keeps as long as the DAG run exists; None where there is none.
     :param namespace: the namespace in which the first try submitted, where Airflow keeps it.
+    :param is_key_of_run: whether a key that another try recorded is of this run, too: two tries that begin at the same
+        time may each have made one. Its answer is None where Airflow does not say.
+    :param run_keys: what it has answered so far.
     """
 
     try_number: int
@@ -50,10 +53,17 @@ class AirflowTry:
     run_started_at: datetime | None = None
     run_key: str | None = None
     namespace: str | None = None
+    is_key_of_run: Callable[[str], bool | None] | None = field(default=None, compare=False, repr=False)
+    run_keys: Mapping[str, bool | None] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         require_int("try_number", self.try_number, 1, 2**31 - 1)
         require_int("clear_number", self.clear_number, 0, 2**31 - 1)
+
+    def ask_about(self, key: str) -> AirflowTry:
+        """The same try, which now knows whether the key is of its run."""
+        answer = None if self.is_key_of_run is None else self.is_key_of_run(key)
+        return replace(self, run_keys={**self.run_keys, key: answer})
 
     @property
     def life_key(self) -> tuple[str | int | None, ...]:

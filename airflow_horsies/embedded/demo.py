@@ -16,6 +16,7 @@ from types import FrameType
 
 import psycopg
 
+from airflow_horsies.core.environment import REPORT_FOLDER
 from airflow_horsies.core.task import TaskView
 from airflow_horsies.embedded.airflow import kept_json
 from airflow_horsies.embedded.errors import EmbeddedError
@@ -23,10 +24,11 @@ from airflow_horsies.embedded.guard import PR_SET_PDEATHSIG, prctl
 from airflow_horsies.embedded.postgres import EmbeddedPostgres, make_folder
 from airflow_horsies.embedded.progress import Progress
 from airflow_horsies.embedded.stack import EmbeddedStack
-from airflow_horsies.embedded.story import ALL_DAYS, LAKE, REPORTS, WORKER_APP, Outcome, tell_story
+from airflow_horsies.embedded.story import ALL_DAYS, DAILY, LAKE, REPORTS, WORKER_APP, Outcome, tell_story
 from airflow_horsies.embedded.worker import HorsiesWorker
 
 DEFAULT_FOLDER = Path(".demo")
+START_FOLDER = Path(".horsies")
 WATCH_SECONDS = 1.0
 COLUMNS = ("TASK", "STATE", "ATTEMPT", "OUTCOME", "SECONDS", "RESULT OR ERROR")
 WIDEST_CELL = 75
@@ -56,7 +58,7 @@ def run(folder: Path, *, once: bool, dags_folder: Path, days: int = ALL_DAYS, en
         worker_environ={
             "PYTHONPATH": str(dags_folder.absolute()),
             "FLIGHTS_LAKE": str(folder.absolute() / LAKE),
-            "HORSIES_REPORT_FOLDER": str(folder.absolute() / REPORTS),
+            REPORT_FOLDER: str(folder.absolute() / REPORTS),
         },
         all_admins=True,
         namespace=kept_namespace(folder),
@@ -66,6 +68,7 @@ def run(folder: Path, *, once: bool, dags_folder: Path, days: int = ALL_DAYS, en
     try:
         stack.start()
         os.environ.update(stack.environ())
+        _print_first_look(stack.airflow.base_url)
         with _kept_running(stack.worker):
             outcome = tell_story(stack.airflow.base_url, progress, days)
             print_summary(outcome, (time.monotonic() - began) / 60)
@@ -80,11 +83,38 @@ def run(folder: Path, *, once: bool, dags_folder: Path, days: int = ALL_DAYS, en
     except KeyboardInterrupt:
         return 0 if ready else 130
     finally:
-        # The stop takes seconds and must not be cut short.
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)
-        with progress.step("Stopping everything"):
-            stack.stop()
+        _stop(stack, progress)
+
+
+def start(folder: Path, *, app: str, dags_folder: Path) -> int:
+    """Bring everything up for tasks and DAGs of one's own, and stay until Ctrl-C."""
+    _interrupt_on_signals()
+    print(f"airflow-horsies, in {folder.absolute()}")
+    progress = Progress()
+    stack = EmbeddedStack(
+        folder,
+        durable=True,
+        dags_folder=dags_folder,
+        worker_app=app,
+        worker_environ={"PYTHONPATH": str(Path.cwd())},
+        all_admins=True,
+        namespace=kept_namespace(folder),
+        step=progress.step,
+    )
+    ready = False
+    try:
+        stack.start()
+        with _kept_running(stack.worker):
+            print("\nTo open (no log-in; reachable from this machine only):")
+            _print_places(stack)
+            ready = True
+            print("\nCtrl-C stops everything; the data stay for the next time.", flush=True)
+            _watch(stack)
+        return 0
+    except KeyboardInterrupt:
+        return 0 if ready else 130
+    finally:
+        _stop(stack, progress)
 
 
 def kept_namespace(folder: Path) -> str:
@@ -148,15 +178,37 @@ def _shortened(text: str) -> str:
     return line if len(line) <= WIDEST_CELL else line[: WIDEST_CELL - 1] + "…"
 
 
+def _print_first_look(base_url: str) -> None:
+    print(
+        f"\n  Airflow is up: {base_url} (no log-in; reachable from this machine only)."
+        f"\n  To look at meanwhile: {base_url}/dags/{DAILY}. Open any task of a run; its tab Horsies shows what the "
+        "worker does.\n",
+        flush=True,
+    )
+
+
 def _print_addresses(stack: EmbeddedStack, outcome: Outcome) -> None:
     print("\nTo open (no log-in; reachable from this machine only):")
     width = max(map(len, outcome.links))
     for title, link in outcome.links.items():
         print(f"  {title:{width}}  {link}")
-    print(f"\n  Airflow   {stack.airflow.base_url}")
+    print()
+    _print_places(stack)
+
+
+def _print_places(stack: EmbeddedStack) -> None:
+    print(f"  Airflow   {stack.airflow.base_url}")
     print(f"  Logs      {stack.airflow.folder / 'logs'}")
     print(f"            {stack.worker.process.log}")
     print(f"  Settings  {stack.folder / 'environment'}   (for a shell: set -a; . that file; airflow …)", flush=True)
+
+
+def _stop(stack: EmbeddedStack, progress: Progress) -> None:
+    # The stop takes seconds and must not be cut short.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    with progress.step("Stopping everything"):
+        stack.stop()
 
 
 @contextlib.contextmanager

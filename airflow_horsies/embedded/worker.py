@@ -11,11 +11,11 @@ from typing import Any, Self
 
 import psycopg
 
+from airflow_horsies.core.environment import DATABASE_URL
 from airflow_horsies.embedded.airflow import inherited_environ
 from airflow_horsies.embedded.errors import EmbeddedError
 from airflow_horsies.embedded.process import GuardedProcess
 
-DATABASE_URL_VARIABLE = "HORSIES_DATABASE_URL"
 HORSIES_WORKER = ("horsies.core.cli", "worker")
 SPARK_WORKER = ("airflow_horsies.worker",)
 LIVE_SECONDS = 180.0
@@ -60,7 +60,7 @@ class HorsiesWorker:
                 *("--processes", str(processes), "--loglevel", loglevel),
             ],
             log=log,
-            environ=inherited_environ() | {DATABASE_URL_VARIABLE: url} | dict(environ or {}),
+            environ=inherited_environ() | {DATABASE_URL: url} | dict(environ or {}),
             folder=folder,
             grace_seconds=STOP_GRACE_SECONDS,
         )

@@ -15,16 +15,31 @@ from airflow.providers.common.compat.sdk import AirflowTaskTimeout, BaseOperator
 from airflow_horsies.airflow_instance import airflow_try, instance_of, read_state
 from airflow_horsies.client.client import Client
 from airflow_horsies.core.cluster import is_unserved
+from airflow_horsies.core.documentation import explain_error
 from airflow_horsies.core.spec import DEFAULT_QUEUE, RetryPolicy, TaskSpec
 from airflow_horsies.core.submission import SubmitOutcome, SubmitResult, latest_task_ids
 from airflow_horsies.core.task import AttemptRecord, CancelOutcome, TaskState, TaskView
 from airflow_horsies.core.validation import require_error_code
 from airflow_horsies.core.wording import describe_attempts
-from airflow_horsies.exceptions import HorsiesError, InvalidTask, QueueNotServed, TaskNotFound, WaitTimeout
+from airflow_horsies.exceptions import (
+    HorsiesError,
+    InvalidTask,
+    QueueNotServed,
+    TaskError,
+    TaskNotFound,
+    WaitTimeout,
+)
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.links import HorsiesAttemptsLink
 from airflow_horsies.operators.outcomes import TaskTimedOut
-from airflow_horsies.operators.rendering import duration, instant, is_final, plain_policy, policy_of, whole_number
+from airflow_horsies.operators.rendering import (
+    duration,
+    instant,
+    plain_policy,
+    policy_of,
+    validate_untemplated,
+    whole_number,
+)
 from airflow_horsies.triggers.base import HorsiesTrigger, Reason
 from airflow_horsies.triggers.holding import mark_deferral
 from airflow_horsies.triggers.task_log import StoredSeen, TaskLog, load_seen, store_seen
@@ -147,7 +162,21 @@ class HorsiesTaskOperator(BaseOperator):
         self._is_undisturbed = False
         self._was_told_to_end = False
         self._task_log: TaskLog | None = None
-        self._validate_whatis_final()
+        validate_untemplated(
+            task_name=self.task_name,
+            queue=self.horsies_queue,
+            priority=self.priority,
+            retry_policy=self.horsies_retry_policy,
+            delay=self.delay,
+            timeout=self.timeout,
+            retention=self.retention,
+            good_until=self.good_until if isinstance(self.good_until, datetime) else None,
+        )
+        for name in ("on_expired", "on_cancelled"):
+            if getattr(self, name) not in ("fail", "skip"):
+                raise InvalidTask(name, f"must be 'fail' or 'skip', not {getattr(self, name)!r}")
+        for code in self.fail_fast_codes:
+            require_error_code("fail_fast_codes", code)
 
     def execute(self, context: Context) -> Any:
         specs = self._specs(context)
@@ -280,28 +309,6 @@ class HorsiesTaskOperator(BaseOperator):
             **more,
         )
 
-    def _validate_whatis_final(self) -> None:
-        """Mistakes in values that hold no template are found when the DAG is parsed."""
-        for name in ("on_expired", "on_cancelled"):
-            if getattr(self, name) not in ("fail", "skip"):
-                raise InvalidTask(name, f"must be 'fail' or 'skip', not {getattr(self, name)!r}")
-        for code in self.fail_fast_codes:
-            require_error_code("fail_fast_codes", code)
-        final: dict[str, Any] = {
-            "task_name": self.task_name,
-            "queue": self.horsies_queue,
-            "priority": self.priority,
-            "retry_policy": self.horsies_retry_policy,
-            "delay": self.delay,
-            "timeout": self.timeout,
-            "retention": self.retention,
-            "good_until": self.good_until if isinstance(self.good_until, datetime) else None,
-        }
-        given: dict[str, Any] = {name: value for name, value in final.items() if value is not None and is_final(value)}
-        if "retry_policy" in given:
-            given["retry_policy"] = policy_of(given["retry_policy"])
-        TaskSpec(**{"task_name": "to be rendered", **given})
-
     def _deadline(self, context: Context) -> datetime | None:
         if self.execution_timeout is None:
             return None
@@ -373,7 +380,13 @@ class HorsiesTaskOperator(BaseOperator):
         if self._task_log is not None:
             cancelled = [task.id for task in tasks if task.state is TaskState.CANCELLED]
             self._task_log.finish(client, cancelled=cancelled)
-        return self._finish(client, tasks, context)
+        try:
+            return self._finish(client, tasks, context)
+        except TaskError as error:
+            docs_url = conf.get("horsies", "docs_url", fallback="")
+            if address := explain_error(docs_url, error.error_code) or explain_error(docs_url, error):
+                self.log.info("See %s", address)
+            raise
 
     def _make_task_log(self, seen: StoredSeen) -> TaskLog | None:
         if not self.show_logs:

@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow.providers.common.compat.sdk import Context
 
-from airflow_horsies.core.spec import RetryPolicy
+from airflow_horsies.core.spec import RetryPolicy, TaskSpec
 from airflow_horsies.core.validation import require_task_id
 from airflow_horsies.exceptions import InvalidTask
 
@@ -40,6 +40,17 @@ def is_final(value: Any) -> bool:
         case None | bool() | int() | float() | datetime() | timedelta():
             return True
     return False
+
+
+def validate_untemplated(**fields: Any) -> None:
+    """Mistakes in values that hold no template are found when the DAG is parsed.
+
+    :param fields: those of a TaskSpec; None is not looked at.
+    """
+    given = {name: value for name, value in fields.items() if value is not None and is_final(value)}
+    if "retry_policy" in given:
+        given["retry_policy"] = policy_of(given["retry_policy"])
+    TaskSpec(**{"task_name": "to be rendered", **given})
 
 
 def whole_number(name: str, value: Any) -> int:

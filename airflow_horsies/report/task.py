@@ -15,6 +15,7 @@ from pydantic import AwareDatetime
 from pyspark.sql import DataFrame, SparkSession
 
 from airflow_horsies.client.reporting import WorkerClient
+from airflow_horsies.core.environment import REPORT_FOLDER
 from airflow_horsies.core.report import Report
 from airflow_horsies.report.figures import Figures, attempts_of, compute_figures, ended_tasks
 from airflow_horsies.report.page import Period, render_page
@@ -24,7 +25,6 @@ from airflow_horsies.worker.settings import SettingsError
 
 REPORT_TASK = "horsies.reliability_report"
 REPORT_NAME = "reliability"
-FOLDER = "HORSIES_REPORT_FOLDER"
 TABLES = tuple(each.name for each in fields(Figures))
 
 
@@ -43,9 +43,9 @@ def add_report_task(app: Horsies, *, folder: str | None = None, name: str = REPO
     :param name: what operators call the task.
     :param options: as those of ``spark_task``.
     """
-    place = folder or os.environ.get(FOLDER)
+    place = folder or os.environ.get(REPORT_FOLDER)
     if not place:
-        raise SettingsError(f"The report has no folder: give add_report_task() one, or set {FOLDER}.")
+        raise SettingsError(f"The report has no folder: give add_report_task() one, or set {REPORT_FOLDER}.")
 
     @spark_task(app, name, **options)
     def reliability_report(spark: SparkSession, *, start: AwareDatetime, end: AwareDatetime) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def _write_page(page: str, folder: str, period: Period) -> str | None:
 
 
 def _show_in_airflow(report: Report, page: str) -> None:
-    client = WorkerClient(find_database(None), limits=None)
+    client = WorkerClient(find_database(None), is_limited=False)
     try:
         client.save_report(report, page)
     finally:

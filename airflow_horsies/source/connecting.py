@@ -7,10 +7,10 @@ from typing import Any
 
 import psycopg
 
+from airflow_horsies.core.environment import DATABASE_URL
 from airflow_horsies.db.connection import Database, args_of_url
 from airflow_horsies.exceptions import SourceError
 
-DATABASE_URL = "HORSIES_DATABASE_URL"
 LIBPQ_VARIABLES = ("PGSERVICE", "PGHOST", "PGHOSTADDR", "PGDATABASE")
 APPLICATION_NAME = "airflow-horsies spark"
 CONNECT_SECONDS = 30

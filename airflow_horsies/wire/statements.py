@@ -145,6 +145,9 @@ class Wire:
             sql_text(PACKAGE, "read_running_task"), {"id": task_id, "worker_id": worker_id, "claimed_at": claimed_at}
         )
 
+    def find_running_task(self, hostname: str, pid: int) -> Statement:
+        return Statement(sql_text(PACKAGE, "find_running_task"), {"hostname": hostname, "pid": pid})
+
     def read_queues(self) -> Statement:
         return Statement(sql_text(PACKAGE, "read_queues"))
 

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from airflow_horsies.client.reporting import ClaimState, EndedAttempt, WorkerClient
+from airflow_horsies.client.reporting import Claim, ClaimState, EndedAttempt, WorkerClient
 from airflow_horsies.db.connection import Database, args_of_url
 from airflow_horsies.exceptions import PASSING_ERRORS, HorsiesError
 from airflow_horsies.worker.attempt import RunningAttempt, StopReason
@@ -51,6 +51,7 @@ class Reporter:
         stop: Callable[[RunningAttempt, StopReason], None],
         before_report: Callable[[], None] = lambda: None,
     ) -> None:
+        self._database = database
         self._client = WorkerClient(database)
         self._stop = stop
         self._before_report = before_report
@@ -65,6 +66,17 @@ class Reporter:
     def start(self) -> None:
         for name, target in (("horsies-reporter", self._serve), ("horsies-clock", self._keep_time)):
             threading.Thread(target=target, name=name, daemon=True).start()
+
+    def find_claim(self) -> Claim | None:
+        """What this process runs, by the table; None where nobody can say. Called before an attempt begins."""
+        client = WorkerClient(self._database)
+        try:
+            return client.find_claim(hostname=socket.gethostname(), pid=os.getpid())
+        except HorsiesError as error:
+            log.warning("The task that this process runs cannot be looked up: %s", error)
+            return None
+        finally:
+            client.close()
 
     def begin(self, attempt: RunningAttempt) -> None:
         self._current = attempt

@@ -190,4 +190,4 @@ def test_every_callback_sent_its_task(dag_tests: DagTests, what: str) -> None:
     key = f"{what}/horsies_notifier/{dag_tests.run_id('horsies_notifier')}"
     spec = TaskSpec(task_name="sample.add", kwargs={"a": 1, "b": 1}, idempotency_key=key)
     # No worker is left to run another one.
-    assert dag_tests.horsies.read_task(dag_tests.horsies.enqueue(spec)).state is TaskState.COMPLETED
+    assert dag_tests.horsies.read_task(dag_tests.horsies.enqueue_task(spec)).state is TaskState.COMPLETED

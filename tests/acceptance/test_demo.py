@@ -119,6 +119,9 @@ def assert_tells_the_story(output: str) -> None:
     ):
         assert re.search(line, output), f"{line} is not in\n{output}"
     assert "error:" not in output
+    assert output.index("Airflow is up: http://127.0.0.1:") < output.index("Backfilling"), (
+        "seen before the work is done"
+    )
 
 
 @pytest.mark.timeout(ONCE_SECONDS + 60)

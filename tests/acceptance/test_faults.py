@@ -94,7 +94,7 @@ def apart(api: AirflowApi, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             log=folder / "worker.log",
             folder=folder,
             processes=2,
-            environ={"PYTHONPATH": WORKER_PATH},
+            environ={"PYTHONPATH": WORKER_PATH, "HORSIES_REPORT_FOLDER": str(folder / "reports")},
         )
         fields = {"host": info["host"], "port": info["port"], "login": info["user"], "password": info["password"]}
         fields |= {"conn_type": "horsies", "schema": info["dbname"]}

@@ -138,7 +138,7 @@ def _sent(stack: Stack, now: float) -> Iterator[Sent]:
             round_,
             task_id,
             now - age,
-            key=(generations.get(str(run_key), run_key), clear_number, max_tries),
+            key=(generations.get(str(run_key).partition(" ")[0], run_key), clear_number, max_tries),
             work=work,
             occurrence=occurrence,
             place=place,
@@ -147,11 +147,13 @@ def _sent(stack: Stack, now: float) -> Iterator[Sent]:
 
 
 def _generations(folder: Path) -> dict[str, int]:
-    """Which of several runs of the same id kept which key."""
+    """Which of several runs of the same id has which keys: more than one where tries began at the same time."""
     return {
-        json.loads(path.read_text())[RUN_KEY]: int(path.name.split(".")[1])
-        for path in folder.iterdir()
-        if path.suffix == ".json"
+        kept.name.removeprefix(f"{RUN_KEY}."): int(run.name.split(".")[1])
+        for run in folder.iterdir()
+        if run.is_dir()
+        for kept in run.glob("*/*")
+        if kept.name != RUN_KEY
     }
 
 

@@ -85,21 +85,22 @@ class PlayedSupervisor:
 
 
 class PlayedStore:
-    """Airflow's task state store: values that live as long as the DAG run does."""
+    """Airflow's task state store: values that live as long as the DAG run does, a file for each."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
 
     def get(self, key: str, default: Any = None) -> Any:
         try:
-            return json.loads(self._path.read_text()).get(key, default)
+            return json.loads((self._folder / key).read_text())
         except FileNotFoundError:
             return default
 
     def set(self, key: str, value: Any, **_: Any) -> None:
-        half = self._path.with_suffix(f".{os.getpid()}")
-        half.write_text(json.dumps({key: value}))
-        half.rename(self._path)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        half = self._folder.with_name(f"{self._folder.name}.half.{os.getpid()}")
+        half.write_text(json.dumps(value))
+        half.rename(self._folder / key)
 
 
 class Way:
@@ -185,7 +186,9 @@ class Way:
         return {
             "ti": ti,
             "dag_run": SimpleNamespace(start_date=began, clear_number=job["clear_number"]),
-            "task_state_store": PlayedStore(self._folder / "runs" / f"{job['run_id']}.{job['generation']}.json"),
+            "task_state_store": PlayedStore(
+                self._folder / "runs" / f"{job['run_id']}.{job['generation']}" / job["mode"]
+            ),
         }
 
 

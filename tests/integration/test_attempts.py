@@ -69,23 +69,24 @@ def test_what_a_worker_wrote_is_read_back(
     write_progress(hook, TASK_ID, 4, stage="sort")
 
     reader = make_hook()
-    assert [(line.attempt, line.number, line.level, line.text) for line in reader.logs(TASK_ID.upper())] == [
+    assert [(line.attempt, line.number, line.level, line.text) for line in reader.read_lines(TASK_ID.upper())] == [
         (1, 1, "WARNING", "one"),
         (1, 2, "WARNING", "two"),
         (2, 1, "INFO", "three"),
     ]
-    assert [line.text for line in reader.logs(TASK_ID, LogCursor(1, 1), limit=1)] == ["two"]
-    assert [line.text for line in reader.logs(TASK_ID, after=LogCursor(1, 2))] == ["three"]
-    assert reader.logs(TASK_ID, after=LogCursor(2, 1)) == []
+    assert [line.text for line in reader.read_lines(TASK_ID, LogCursor(1, 1), limit=1)] == ["two"]
+    assert [line.text for line in reader.read_lines(TASK_ID, after=LogCursor(1, 2))] == ["three"]
+    assert reader.read_lines(TASK_ID, after=LogCursor(2, 1)) == []
     first, second = reader.read_attempts([TASK_ID]).get(TASK_ID, ())
     assert (first.outcome, first.metrics, first.hostname) == ("CANCELLED", {"jobs": 3}, "node")
     assert (second.number, second.outcome, second.finished_at) == (2, None, None)
-    progress = reader.progress([TASK_ID, OTHER_ID])
+    progress = reader.read_progress([TASK_ID, OTHER_ID])
     assert {task_id: (told.done, told.total, told.stage) for task_id, told in progress.items()} == {
         TASK_ID: (4, 10, "sort")
     }
-    news = reader.news({TASK_ID: LogCursor(1, 2), OTHER_ID: LogCursor()})
-    assert news == {TASK_ID: TaskNews(lines=tuple(reader.logs(TASK_ID, LogCursor(1, 2))), progress=progress[TASK_ID])}
+    news = reader.client.read_news({TASK_ID: LogCursor(1, 2), OTHER_ID: LogCursor()})
+    lines = tuple(reader.read_lines(TASK_ID, LogCursor(1, 2)))
+    assert news == {TASK_ID: TaskNews(lines=lines, progress=progress[TASK_ID])}
 
 
 def test_nothing_is_told_where_nothing_was_written(hook: HorsiesHook) -> None:
@@ -110,8 +111,8 @@ def test_missing_and_older_tables_tell_nothing(hook: HorsiesHook, make_hook: Mak
             connection.execute("DELETE FROM airflow_horsies.migrations WHERE version > 1")
     reader = make_hook()
     assert read_ledger_version(reader.client) == version
-    assert reader.logs(TASK_ID) == []
-    assert reader.progress([TASK_ID]) == reader.news({TASK_ID: LogCursor()}) == {}
+    assert reader.read_lines(TASK_ID) == []
+    assert reader.read_progress([TASK_ID]) == reader.client.read_news({TASK_ID: LogCursor()}) == {}
     assert reader.read_attempts([TASK_ID]).get(TASK_ID, ()) == ()
 
 

@@ -113,6 +113,35 @@ def test_a_clear_and_a_run_made_again_run_again_and_nothing_else_does(
         assert (again.outcome, again.life, again.task_id) == (kept, 1, first.task_id)
 
 
+@pytest.mark.parametrize("first_try", [1, 2])
+def test_tries_that_each_made_a_key_for_the_run_are_of_one_life(hook: HorsiesHook, first_try: int) -> None:
+    """A try that was taken for dead goes on beside the next one, and neither saw the other's key in time."""
+    keys = {1: "made by the first", 2: "made by the second"}
+    tries = {
+        number: tried(number, run_key=key, is_key_of_run=lambda asked: asked in keys.values())
+        for number, key in keys.items()
+    }
+    sent = hook.submit_task(spec(1), INSTANCE, tries.pop(first_try))
+    ((number, other),) = tries.items()
+    if number == 1:
+        with pytest.raises(StaleSubmission, match="taken for dead"):
+            hook.submit_task(spec(1), INSTANCE, other)
+    else:
+        again = hook.submit_task(spec(1), INSTANCE, other)
+        assert (again.outcome, again.life, again.task_id) == (REATTACHED, 1, sent.task_id)
+    assert state_of(hook, sent.task_id) is TaskState.PENDING
+    assert rows(hook, "SELECT count(*) FROM horsies_tasks") == [(1,)]
+
+
+@pytest.mark.parametrize(("later", "is_new"), [(NOON, False), (NOON + timedelta(days=1), True)])
+def test_a_run_whose_keys_cannot_be_asked_for_is_known_by_its_start(
+    hook: HorsiesHook, later: datetime, is_new: bool
+) -> None:
+    hook.submit_task(spec(1), INSTANCE, tried())
+    other = tried(2, run_key="another", run_started_at=later, is_key_of_run=lambda asked: None)
+    assert (hook.submit_task(spec(1), INSTANCE, other).life == 2) is is_new
+
+
 @pytest.mark.parametrize(
     "earlier",
     [
@@ -360,7 +389,8 @@ def test_a_batch_of_any_size_is_let_go_of_with_few_locks(hook: HorsiesHook, monk
     ids = [sent.task_id for sent in hook.submit_tasks(specs, INSTANCE, tried(2))]
     # A clear, and what it leaves behind is carried out by whoever comes next.
     hook.submit_tasks(specs[:1], INSTANCE, tried(3, clear_number=1))
-    hook._carry_out_requests()
+    while hook.client.carry_out_requests():
+        pass
     assert {state_of(hook, task_id) for task_id in ids} == {TaskState.CANCELLED}
     assert max(most) <= 2 * cancelling.CANCELS_AT_ONCE
 
@@ -413,11 +443,11 @@ def test_a_cancel_that_cannot_be_recorded_is_kept_and_carried_out_later(hook: Ho
     # Not taken up again: it is as good as cancelled.
     assert hook.submit_task(spec(1), INSTANCE, tried(2)).outcome is SENT
     later = make_hook()
-    assert later._write(cancelling.carry_out_requests) == {}
+    assert later.client.write(cancelling.carry_out_requests) == {}
     rename_function(hook, "not_there_yet", MADE_BY_A_WORKER)
     later = make_hook()
-    assert later._write(cancelling.carry_out_requests) == {first.task_id: CancelOutcome.CANCELLED}
-    assert later._write(cancelling.carry_out_requests) == {}
+    assert later.client.write(cancelling.carry_out_requests) == {first.task_id: CancelOutcome.CANCELLED}
+    assert later.client.write(cancelling.carry_out_requests) == {}
     assert state_of(later, first.task_id) is TaskState.CANCELLED
 
 
@@ -459,14 +489,14 @@ def test_who_waits_carries_out_what_was_asked_for(
     hook: HorsiesHook, make_hook: MakeHook, side: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited_for, unwanted = hook.enqueue_task(spec(1)), hook.submit_task(spec(2), INSTANCE, tried()).task_id
-    hook._write(lambda wire: cancelling.release(wire, "default", INSTANCE, [unwanted], later=True))
+    hook.client.write(lambda wire: cancelling.release_tasks(wire, "default", INSTANCE, [unwanted], later=True))
     if side == "blocking":
         with pytest.raises(WaitTimeout):
             hook.wait([waited_for], timeout_seconds=1.5, poll_seconds=0.2)
     else:
 
         async def wait() -> None:
-            hub = Hub(await hook._postgres_async(), listens=True, poll_seconds=0.2)
+            hub = Hub(hook.settings.database, listens=True, poll_seconds=0.2)
             async with hub.subscribe([waited_for]):
                 await asyncio.sleep(1.5)
 
@@ -483,10 +513,10 @@ def test_a_deployment_that_nothing_tells_from_others_is_refused(
 ) -> None:
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", "")
     with pytest.raises(DeploymentUnknown, match=r"'namespace' in the extra of connection horsies_test.*base_url"):
-        make_hook(database).submit(spec(1), INSTANCE, tried())
+        make_hook(database).submit_task(spec(1), INSTANCE, tried())
     assert rows(make_hook(database), "SELECT count(*) FROM horsies_tasks") == [(0,)]
     named = make_hook(database, extra={"namespace": "ours"})
-    assert named.submit(spec(1), INSTANCE, tried()).outcome is SENT
+    assert named.submit_task(spec(1), INSTANCE, tried()).outcome is SENT
 
 
 def test_a_newer_ledger_keeps_nobody_from_cancelling(hook: HorsiesHook, make_hook: MakeHook) -> None:
@@ -497,9 +527,9 @@ def test_a_newer_ledger_keeps_nobody_from_cancelling(hook: HorsiesHook, make_hoo
         )
     older = make_hook()
     with pytest.raises(LedgerNewer, match="it can read and cancel, but not submit"):
-        older.submit(spec(1), INSTANCE, tried(2))
-    assert older.cancel(sent[0].task_id) is CancelOutcome.CANCELLED
-    assert older.release([sent[1].task_id], INSTANCE) == {sent[1].task_id: CancelOutcome.CANCELLED}
+        older.submit_task(spec(1), INSTANCE, tried(2))
+    assert older.cancel_task(sent[0].task_id) is CancelOutcome.CANCELLED
+    assert older.client.release_tasks([sent[1].task_id], INSTANCE) == {sent[1].task_id: CancelOutcome.CANCELLED}
 
 
 def test_a_newer_ledger_that_only_added_something_is_written(hook: HorsiesHook, make_hook: MakeHook) -> None:

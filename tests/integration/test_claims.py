@@ -26,7 +26,7 @@ FROM horsies_claim(%s, '["default"]', '{"default": 100}', '{}', TRUE, 1, 0, 1, 1
 
 
 def finding(hook: HorsiesHook) -> tuple[Status, str]:
-    (found,) = [each for each in check_health(hook) if each.check == "claims"]
+    (found,) = [each for each in check_health(hook.client) if each.check == "claims"]
     return found.status, found.message
 
 

@@ -186,7 +186,7 @@ def test_check_of_a_wrong_password_fails_at_once(run: Run, empty_database: str) 
     assert checked.code == 1
     status, message = checked.findings.pop("connection")
     assert status == "FAIL"
-    assert "refused the log-in" in message and "'horsies_default'" in message
+    assert "refused the log-in" in message and "connection horsies_default" in message
     assert {status for check, status in checked.statuses.items() if check != "connection"} == {"SKIP"}
 
 
@@ -413,7 +413,7 @@ def command(*argv: str | Path, environ: dict[str, str]) -> Ended:
 def test_airflow_itself_runs_the_commands_on_a_connection_it_stores(
     database: str, make_hook: MakeHook, postgres: EmbeddedPostgres, tmp_path: Path
 ) -> None:
-    task_id = make_hook(database).enqueue(TaskSpec(task_name="add"))
+    task_id = make_hook(database).enqueue_task(TaskSpec(task_name="add"))
     environ = {"AIRFLOW_HOME": str(tmp_path)}
     airflow = Path(sys.executable).with_name("airflow")
     assert command(airflow, "db", "migrate", environ=environ).code == 0

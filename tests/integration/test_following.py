@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -55,7 +56,7 @@ def task_log_of_airflow(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptu
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("hub", "hook"):
+    for module in ("client.hub", "client.waiting"):
         monkeypatch.setattr(f"airflow_horsies.{module}.FOLLOW_SECONDS", QUICKLY)
 
 
@@ -218,7 +219,8 @@ def test_cut_connection_while_waiting_inline_loses_no_line(
     waiter = make_hook()
     task_log = TaskLog(LOGGER, [task_id], {})
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(waiter.wait, [task_id], timeout_seconds=60, meanwhile=lambda: task_log.follow(waiter))
+        follow = partial(task_log.follow, waiter.client)
+        waiting = pool.submit(waiter.wait, [task_id], timeout_seconds=60, meanwhile=follow)
         for number in range(1, 4):
             write_lines(hook, task_id, str(number), first=number)
             until_true(lambda number=number: lines_in(caplog) == [str(each) for each in range(1, number + 1)])  # type: ignore[misc]

@@ -237,7 +237,7 @@ def test_polling_hub_does_not_listen_and_misses_nothing(hook: HorsiesHook, make_
     ids = hook.enqueue_tasks([LATER] * 50)
 
     async def check() -> None:
-        hub_of(polling._postgres, listens=False)._poll_seconds = 0.1
+        hub_of(polling.settings.database, listens=False)._poll_seconds = 0.1
         async with AsyncExitStack() as opened:
             waiters = [await opened.enter_async_context(polling.subscribe([task_id])) for task_id in ids]
             await asyncio.sleep(0.3)

@@ -454,7 +454,7 @@ def test_nothing_is_prepared_on_any_connection_of_ours(
             read = await asyncio.gather(*(pooled.read_task_async(task_id) for _ in range(10)))
             assert {task.id for task in read} == {task_id}
         async with waiting_for(pooled, [task_id] * 10) as waiters:
-            await asyncio.to_thread(pooled.cancel, task_id)
+            await asyncio.to_thread(pooled.cancel_task, task_id)
             await ends_of(waiters)
 
     with pgbouncer(postgres, tmp_path) as port:

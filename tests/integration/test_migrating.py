@@ -9,9 +9,8 @@ from dataclasses import replace
 import psycopg
 import pytest
 
-from airflow_horsies.client import pages as page_hook
-from airflow_horsies.client import pool
-from airflow_horsies.client.pages import PageHook
+from airflow_horsies.client import pages, pool
+from airflow_horsies.client.pages import PageClient
 from airflow_horsies.db.limits import Limits
 from airflow_horsies.db.statement import Script, Statement, sql_text
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
@@ -46,7 +45,7 @@ def _slow_migration(monkeypatch: pytest.MonkeyPatch) -> None:
     slowed = (*earlier, replace(last, sql=f"{last.sql};\nSELECT pg_sleep({MIGRATION_SECONDS});"))
     monkeypatch.setattr(schema, "migrations", lambda: slowed)
     limits = Limits(lock_seconds=STATEMENT_SECONDS, statement_seconds=STATEMENT_SECONDS)
-    monkeypatch.setattr(page_hook, "LIMITS", limits)
+    monkeypatch.setattr(pages, "LIMITS", limits)
     monkeypatch.setattr(pool.Pool, "__init__", _with_limits(pool.Pool.__init__, limits))
 
 
@@ -55,9 +54,9 @@ def test_others_go_on_while_a_migration_waits_for_a_dump(
 ) -> None:
     task_id = hook.enqueue_task(SPEC)
     upgraded, other = make_hook(database), make_hook(database)
-    submitting = threading.Thread(target=lambda: upgraded.submit(SPEC, INSTANCE, AirflowTry(try_number=1)))
+    submitting = threading.Thread(target=lambda: upgraded.submit_task(SPEC, INSTANCE, AirflowTry(try_number=1)))
     outcomes: list[CancelOutcome] = []
-    cancelling = threading.Thread(target=lambda: outcomes.append(other.cancel(task_id)))
+    cancelling = threading.Thread(target=lambda: outcomes.append(other.cancel_task(task_id)))
     with psycopg.connect(**postgres.conninfo(database)) as dump:
         dump.execute("LOCK TABLE airflow_horsies.migrations, airflow_horsies.submissions IN ACCESS SHARE MODE")
         submitting.start()
@@ -73,8 +72,8 @@ def test_others_go_on_while_a_migration_waits_for_a_dump(
 
 @pytest.mark.usefixtures("_slow_migration")
 def test_a_page_migrates_for_longer_than_it_may_read(hook: HorsiesHook) -> None:
-    with PageHook("horsies_test", connection=hook.connection) as page:
-        assert page.latest(INSTANCE) == []
+    with PageClient(hook.settings) as page:
+        assert page.read_latest(INSTANCE) == []
     assert hook.client.run(schema.read_version) == schema.latest_version()
 
 

@@ -15,6 +15,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
 
 from airflow_horsies.airflow_instance import InstanceState
+from airflow_horsies.client.client import Client
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.exceptions import BatchFailed, InvalidTask, QueueNotServed, StaleSubmission, TaskNotFound
 from airflow_horsies.hook import HorsiesHook
@@ -161,15 +162,15 @@ def test_a_time_out_that_finds_the_work_done_is_a_success(
     hook: HorsiesHook, release: str, state: TaskState | None, deferrable: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     operator = one(deferrable=deferrable, execution_timeout=timedelta(seconds=1))
-    release_tasks = HorsiesHook.release
+    release_tasks = Client.release_tasks
 
-    def end_first(self: HorsiesHook, *given: Any, **more: Any) -> Any:
+    def end_first(self: Client, *given: Any, **more: Any) -> Any:
         # Between the last read and the cancel.
         if state is not None:
             end_task(hook, ids_of(hook)[0], state, release)
         return release_tasks(self, *given, **more)
 
-    monkeypatch.setattr(HorsiesHook, "release", end_first)
+    monkeypatch.setattr(Client, "release_tasks", end_first)
     if deferrable:
         event = run(event_of(defer(operator)))
         assert event["reason"] == "timed_out"
@@ -265,14 +266,14 @@ def test_a_kill_in_the_middle_of_a_submission_cancels_what_was_sent(
 ) -> None:
     airflow_says(InstanceState(True, "failed"))
     operator = one()
-    submit_many = HorsiesHook.submit_tasks
+    submit_tasks = Client.submit_tasks
 
-    def kill_after_commit(self: HorsiesHook, *args: Any) -> Any:
-        sent = submit_many(self, *args)
+    def kill_after_commit(self: Client, *args: Any) -> Any:
+        sent = submit_tasks(self, *args)
         operator.on_kill()
         return sent
 
-    monkeypatch.setattr(HorsiesHook, "submit_many", kill_after_commit)
+    monkeypatch.setattr(Client, "submit_tasks", kill_after_commit)
     with pytest.raises(BaseException):  # noqa: B017 - what follows a kill is nobody's concern
         operator.execute(context())
     assert hook.read_task(ids_of(hook)[0]).state is TaskState.CANCELLED
@@ -285,16 +286,16 @@ def test_a_kill_in_the_middle_of_a_cancel_does_not_wait_for_itself(
     airflow_says(InstanceState(True, "failed"))
     operator = one(deferrable=False, execution_timeout=timedelta(seconds=0.2))
     before = signal.signal(signal.SIGUSR1, lambda *_: operator.on_kill())
-    release_tasks = HorsiesHook.release
+    release_tasks = Client.release_tasks
 
-    def slowly(self: HorsiesHook, *given: Any, **more: Any) -> Any:
+    def slowly(self: Client, *given: Any, **more: Any) -> Any:
         with hook.get_conn() as connection:
             connection.execute("SELECT id FROM horsies_tasks FOR UPDATE")
             os.kill(os.getpid(), signal.SIGUSR1)
             time.sleep(0.1)
         return release_tasks(self, *given, **more)
 
-    monkeypatch.setattr(HorsiesHook, "release", slowly)
+    monkeypatch.setattr(Client, "release_tasks", slowly)
     done = threading.Event()
     watchdog = threading.Timer(60, lambda: done.is_set() or os.kill(os.getpid(), signal.SIGABRT))
     watchdog.start()

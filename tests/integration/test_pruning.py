@@ -15,7 +15,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from airflow_horsies import hook as hook_module
+from airflow_horsies.client import ledger as ledger_client
 from airflow_horsies.client.ledger import migrate_ledger, prune_ledger
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.exceptions import DatabaseError
@@ -153,10 +153,10 @@ def test_many_are_pruned_page_by_page_and_each_page_is_committed(
 def test_a_pruner_waits_for_another_one_and_says_so_in_the_end(
     hook: HorsiesHook, own: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hook_module, "MAX_PRUNE_WAITS", 3)
+    monkeypatch.setattr(ledger_client, "MAX_PRUNE_WAITS", 3)
     with own.transaction():
         own.execute("SELECT pg_advisory_xact_lock(hashtextextended('airflow_horsies.pruning', 0))")
-        with pytest.raises(DatabaseError, match=r"Another process prunes"):
+        with pytest.raises(DatabaseError, match=r"Another process has been pruning"):
             prune_ledger(hook.client)
     assert prune_ledger(hook.client) == 0
 
@@ -174,9 +174,9 @@ def test_nobody_who_submits_waits_for_a_pruner(hook: HorsiesHook, own: psycopg.C
         other = make_hook()
         other.client.run(_fail_where_it_would_wait)
         submit(other, 100)
-        cleared = other.submit(TaskSpec(task_name="add"), instance(0), AirflowTry(try_number=2, clear_number=1))
+        cleared = other.submit_task(TaskSpec(task_name="add"), instance(0), AirflowTry(try_number=2, clear_number=1))
         assert cleared.outcome is SubmitOutcome.SENT
-        other.cancel(cleared.task_id)
+        other.cancel_task(cleared.task_id)
     assert counts(own)["submissions"] == 2
 
 

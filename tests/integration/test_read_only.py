@@ -9,8 +9,8 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from airflow_horsies import database as database_module
 from airflow_horsies.client import pool
+from airflow_horsies.db import session
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.exceptions import DatabaseBusy
 from airflow_horsies.hook import HorsiesHook
@@ -23,7 +23,7 @@ SetReadOnly = Callable[[bool], None]
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (database_module, pool):
+    for module in (session, pool):
         monkeypatch.setattr(module, "RERUN_PAUSES_SECONDS", (0.01, 0.01))
 
 

@@ -27,7 +27,8 @@ from airflow_horsies.exceptions import (
 )
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.ledger import cancelling
-from airflow_horsies.ledger.submitting import Item, Submitter, submit_tasks
+from airflow_horsies.ledger.identity import Item, Submitter
+from airflow_horsies.ledger.submitting import submit_tasks
 from airflow_horsies.models import AirflowTry, SubmitOutcome, TaskInstanceKey, TaskSpec, TaskState
 from airflow_horsies.wire.encoding import encode_task
 from airflow_horsies.wire.statements import Wire
@@ -217,12 +218,12 @@ def test_deployments_are_kept_apart_by_namespace(
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", "http://other.test")
     other = make_hook()
     with pytest.raises(NamespaceTaken, match=r"'namespace'.*'default'"):
-        other.submit(SPEC, INSTANCE, AirflowTry(try_number=1))
-    apart = make_hook(extra={"namespace": "other"}).submit(SPEC, INSTANCE, AirflowTry(try_number=1))
+        other.submit_task(SPEC, INSTANCE, AirflowTry(try_number=1))
+    apart = make_hook(extra={"namespace": "other"}).submit_task(SPEC, INSTANCE, AirflowTry(try_number=1))
     assert apart.outcome is SubmitOutcome.SENT
     assert rows(hook, "SELECT count(*) FROM horsies_tasks") == [(2,)]
     assert change_base_url(other.client, old="http://airflow.test:8080", new="http://other.test") == 1
-    assert other.submit(SPEC, INSTANCE, AirflowTry(try_number=1)).outcome is SubmitOutcome.REATTACHED
+    assert other.submit_task(SPEC, INSTANCE, AirflowTry(try_number=1)).outcome is SubmitOutcome.REATTACHED
 
 
 def test_submission_whose_task_is_past_its_retention_says_so(hook: HorsiesHook) -> None:

@@ -25,6 +25,7 @@ from airflow_horsies.triggers import (
     HorsiesSensorTrigger,
     HorsiesSubmissionTrigger,
     HorsiesTrigger,
+    base,
 )
 from tests.integration.releases import MOVED
 from tests.integration.test_hub import LATER, backends, run, terminate_backends, until_listening
@@ -182,7 +183,7 @@ def marked_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def read_state(instance: TaskInstanceKey) -> InstanceState:
         return InstanceState(exists=True, state="failed")
 
-    monkeypatch.setattr(triggers, "read_state_async", read_state)
+    monkeypatch.setattr(base, "read_state_async", read_state)
 
 
 @pytest.mark.usefixtures("marked_failed")
@@ -259,7 +260,11 @@ def test_batch_is_that_of_one_life_and_the_last_rounds(hook: HorsiesHook, releas
     end_task(hook, first[0].task_id, TaskState.FAILED, release)
     second = hook.submit_tasks([LATER] * 2, INSTANCE, AirflowTry(try_number=2))
     trigger = HorsiesBatchTrigger(task_instance=KEY, life=1, horsies_conn_id=CONN_ID)
-    wanted = run(trigger._find_task_ids(HorsiesHook(CONN_ID)))
+
+    async def find() -> list[str]:
+        return await trigger._find_task_ids(await HorsiesHook(CONN_ID).async_client())
+
+    wanted = run(find())
     assert wanted == [each.task_id for each in second]
     assert wanted[0] != first[0].task_id
 
@@ -275,7 +280,7 @@ def test_kill_cancels_the_batch(hook: HorsiesHook) -> None:
 def test_trigger_that_begins_while_postgres_is_down_waits_for_it(
     hook: HorsiesHook, postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(triggers, "MAX_RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(base, "MAX_RETRY_SECONDS", 0.1)
     sent = hook.submit_tasks([LATER] * 3, INSTANCE, AirflowTry(try_number=1))
 
     async def check() -> None:
@@ -384,7 +389,7 @@ def test_submission_that_never_comes_times_out(hook: HorsiesHook) -> None:
 def test_submission_trigger_outlives_a_restart_of_postgres(
     hook: HorsiesHook, release: str, postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(triggers, "MAX_RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(base, "MAX_RETRY_SECONDS", 0.1)
     sent = hook.submit_task(LATER, INSTANCE, AirflowTry(try_number=1))
 
     async def check() -> None:

@@ -19,7 +19,7 @@ from airflow_horsies.ledger.schema import migrate
 
 pytest.importorskip("horsies")
 
-from airflow_horsies.worker import housekeeping
+from airflow_horsies.client import reporting
 from airflow_horsies.worker import reporter as reporter_module
 from airflow_horsies.worker.attempt import Assignment, RunningAttempt
 from airflow_horsies.worker.housekeeping import Housekeeper
@@ -32,10 +32,9 @@ QUICK = Limits(lock_seconds=0.3, statement_seconds=0.6)
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in life, only much faster."""
-    monkeypatch.setattr(reporter_module, "LIMITS", QUICK)
+    monkeypatch.setattr(reporting, "LIMITS", QUICK)
     monkeypatch.setattr(reporter_module, "ANSWER_SECONDS", 1.0)
     monkeypatch.setattr(reporter_module, "RETRY_SECONDS", 0.2)
-    monkeypatch.setattr(housekeeping, "LIMITS", QUICK)
 
 
 @pytest.fixture

@@ -151,7 +151,7 @@ def submitting(*works: str, **fields: Any) -> Callable[[Actor, Stage, Any], Sent
 
 def submitting_from(address: str, *works: str, **fields: Any) -> Callable[[Actor, Stage, Any], Sent]:
     def run(actor: Actor, stage: Stage, given: Any) -> Sent:
-        actor.hook.address = address
+        actor.place(address)
         return submit(actor.hook, stage, *works, **fields)
 
     return run
@@ -201,7 +201,7 @@ def claiming(actor: Actor, stage: Stage, sent: Sent) -> int:
 
 def pruning(actor: Actor, stage: Stage, given: Any) -> int:
     """One page, which is one transaction."""
-    page = actor.hook._write(lambda wire: prune_page(wire, PruneRule(), after=None))
+    page = actor.hook.client.write(lambda wire: prune_page(wire, PruneRule(), after=None))
     return page.submissions
 
 

@@ -11,6 +11,7 @@ from airflow.sdk.execution_time import task_runner
 
 from airflow_horsies import airflow_instance
 from airflow_horsies.airflow_instance import (
+    RUN_KEY,
     InstanceState,
     airflow_try,
     instance_of,
@@ -28,8 +29,16 @@ class Store:
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
         self.retention: Any = "not set"
+        self.hidden: set[str] = set()
+        self.fails = False
 
     def get(self, key: str) -> Any:
+        if self.fails:
+            raise RuntimeError("the api-server is away")
+        # As whoever asked just before somebody else wrote it.
+        if key in self.hidden:
+            self.hidden = self.hidden - {key}
+            return None
         return self.values.get(key)
 
     def set(self, key: str, value: Any, *, retention: Any) -> None:
@@ -60,6 +69,24 @@ def test_the_key_of_a_run_stays_as_long_as_the_run() -> None:
     assert airflow_try(context(task_state_store=store)).run_key == first
     assert store.retention is sdk_context.NEVER_EXPIRE
     assert airflow_try(context(task_state_store=Store())).run_key != first
+
+
+def test_keys_that_several_tries_made_are_all_known_to_be_of_the_run() -> None:
+    from airflow.sdk.execution_time import context as sdk_context
+
+    if not hasattr(sdk_context, "NEVER_EXPIRE"):
+        pytest.skip("this Airflow keeps no task state")
+    store = Store()
+    first = airflow_try(context(task_state_store=store), namespace="n")
+    store.hidden = {RUN_KEY}
+    second = airflow_try(context(task_state_store=store), namespace="n")
+    assert first.run_key != second.run_key
+    assert first.is_key_of_run and second.is_key_of_run
+    assert first.run_key and second.run_key
+    assert first.is_key_of_run(second.run_key) and second.is_key_of_run(first.run_key)
+    assert first.is_key_of_run("of a run that was deleted n") is False
+    store.fails = True
+    assert first.is_key_of_run(second.run_key) is None
 
 
 def test_a_store_that_fails_leaves_the_run_to_its_start() -> None:

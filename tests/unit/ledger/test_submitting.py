@@ -12,7 +12,8 @@ import pytest
 from airflow_horsies.db.statement import Rows
 from airflow_horsies.exceptions import InvalidTask, NamespaceTaken, StaleSubmission, TaskNotFound
 from airflow_horsies.ledger.cancelling import cancel_and_signal
-from airflow_horsies.ledger.submitting import Item, Submitter, submit_tasks
+from airflow_horsies.ledger.identity import Item, Submitter
+from airflow_horsies.ledger.submitting import submit_tasks
 from airflow_horsies.models import (
     LIVE_STATES,
     AirflowTry,
