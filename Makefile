@@ -9,7 +9,7 @@ export DENO_DIR := $(CURDIR)/.cache/deno
 # They would reach into the virtual environment.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
-.PHONY: help demo docs dist payloads test test-slow screenshots browser check lint format test-airflow-side test-oldest-airflow \
+.PHONY: help demo docs dist payloads coverage test test-slow screenshots browser check lint format test-airflow-side test-oldest-airflow \
 	test-matrix test-releases chaos chaos-broken interleavings bench bench-deferrals venv clean
 
 help:  ## this list
@@ -42,6 +42,12 @@ dist:  ## wheel and sdist into dist, checked; the wheel alone is installed on Py
 
 check: lint  ## before a commit: lint and unit tests
 	.venv/bin/python -m pytest tests/unit $(ARGS)
+
+coverage: venv  ## which lines the unit tests reach, worst first; ARGS=tests/integration reaches more
+	.venv/bin/coverage erase
+	.venv/bin/coverage run -m pytest -q $(or $(ARGS),tests/unit)
+	.venv/bin/coverage combine -q
+	.venv/bin/coverage report --sort=cover
 
 lint: venv  ## ruff, mypy and the import contracts; deno for the page scripts
 	.venv/bin/ruff check .
