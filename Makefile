@@ -6,7 +6,7 @@ export PYTHON
 # They would reach into the virtual environment.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
-.PHONY: help demo docs test test-slow screenshots browser check lint test-airflow-side test-oldest-airflow test-matrix \
+.PHONY: help demo docs dist test test-slow screenshots browser check lint test-airflow-side test-oldest-airflow test-matrix \
 	test-releases chaos chaos-broken interleavings bench bench-deferrals venv clean
 
 help:  ## this list
@@ -26,12 +26,16 @@ test-slow: venv  ## what 'make test' leaves out for its time: clusters, deaths o
 	WALKS=100 .venv/bin/python -m pytest tests/integration/test_state_machine.py $(ARGS)
 	.venv/bin/python -m pytest tests -m slow --ignore=tests/acceptance/test_faults.py --ignore=tests/acceptance/test_demo.py $(ARGS)
 
-screenshots: venv browser  ## pictures of the pages in the Airflow UI, into tests/screenshots
-	@mkdir -p tests/screenshots
-	DEMO_DAYS=31 SCREENSHOTS=tests/screenshots .venv/bin/python -m pytest tests/acceptance/test_ui.py tests/acceptance/test_demo.py $(ARGS)
+screenshots: venv browser  ## pictures of the pages in the Airflow UI, into docs/images
+	DEMO_DAYS=31 SCREENSHOTS=docs/images .venv/bin/python -m pytest tests/acceptance/test_ui.py tests/acceptance/test_demo.py $(ARGS)
 
-docs: venv  ## airflow_horsies/docs/reference.md and the versions in the guides, from the code
-	AIRFLOW_HOME="$(CURDIR)/.cache/docs" .venv/bin/python -W ignore -m tests.docs.reference
+docs: venv  ## the documentation site, into build/site; first what its pages show of the code
+	AIRFLOW_HOME="$(CURDIR)/.cache/docs" .venv/bin/python -W ignore -m tests.docs
+	.venv/bin/python -m zensical build --clean --strict
+	@echo "The site: file://$(CURDIR)/build/site/index.html"
+
+dist:  ## wheel and sdist into dist, checked; the wheel alone is installed on Python 3.11 and 3.13
+	@.ci/dist
 
 check: lint  ## before a commit: lint and unit tests
 	.venv/bin/python -m pytest tests/unit $(ARGS)
@@ -65,7 +69,7 @@ interleavings: venv  ## every order in which two writers can meet on Postgres, i
 chaos-broken: venv  ## rules broken on purpose, one by one: the trials must notice each; ARGS names some of them
 	@.venv/bin/python -W ignore -m tests.chaos.broken $(ARGS)
 
-bench: venv  ## every figure beside its peers, into benchmarks/results.json and the README; ARGS names some of them
+bench: venv  ## every figure beside its peers, into benchmarks/results.json, the site and the README; ARGS names some of them
 	@.ci/peers
 	@.venv/bin/python -m benchmarks $(ARGS)
 
@@ -80,4 +84,4 @@ browser:
 
 clean:  ## remove .venv, the caches and the demo's data
 	@if [ -x .venv/bin/python ]; then .venv/bin/python -m airflow_horsies.embedded clean; fi
-	rm -rf .venv .demo .cache build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .demo .horsies .cache build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

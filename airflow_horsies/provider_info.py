@@ -70,6 +70,14 @@ CONFIG: dict[str, Any] = {
                 "example": None,
                 "default": "True",
             },
+            "docs_url": {
+                "description": "The address of this documentation, where you serve it. With it, the log of a failed "
+                "task names the page that explains its error.",
+                "version_added": "0.2.0",
+                "type": "string",
+                "example": "https://docs.example.com/airflow-horsies",
+                "default": "",
+            },
             "resume_hold_seconds": {
                 "description": "How many seconds after its deferral a task may resume, at the earliest, so that "
                 "Airflow's scheduler does not fail it with a state mismatch (apache/airflow#72716); also the shortest "

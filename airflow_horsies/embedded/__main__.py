@@ -1,4 +1,4 @@
-"""``python -m airflow_horsies.embedded demo``."""
+"""``python -m airflow_horsies.embedded``: the demo, or the same stack for tasks and DAGs of one's own."""
 
 from __future__ import annotations
 
@@ -30,6 +30,10 @@ def main(arguments: list[str] | None = None) -> int:
         help=f"backfill so many days from {FEW_FROM} January on, up to {MOST_FEW}; without it, the whole month",
     )
     run.add_argument("--dags", type=Path, default=Path("dags"), help="the folder with the example pipeline (dags)")
+    start = commands.add_parser("start", help="Postgres, Airflow and a worker for tasks and DAGs of your own")
+    start.add_argument("app", metavar="MODULE:APP", help="the app of the worker; its module is in this folder")
+    start.add_argument("--dags", type=Path, default=Path("dags"), help="the folder with the DAGs (dags)")
+    start.add_argument("--folder", type=Path, default=demo.START_FOLDER, help="where everything is kept (.horsies)")
     clean = commands.add_parser("clean", help="delete the demo's data")
     for command in (run, clean):
         command.add_argument(
@@ -44,6 +48,8 @@ def main(arguments: list[str] | None = None) -> int:
         if options.command == "clean":
             demo.clean(options.folder)
             return 0
+        if options.command == "start":
+            return demo.start(options.folder, app=options.app, dags_folder=options.dags)
         return demo.run(
             options.folder,
             once=options.once,

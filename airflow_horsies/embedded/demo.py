@@ -28,6 +28,7 @@ from airflow_horsies.embedded.story import ALL_DAYS, DAILY, LAKE, REPORTS, WORKE
 from airflow_horsies.embedded.worker import HorsiesWorker
 
 DEFAULT_FOLDER = Path(".demo")
+START_FOLDER = Path(".horsies")
 WATCH_SECONDS = 1.0
 COLUMNS = ("TASK", "STATE", "ATTEMPT", "OUTCOME", "SECONDS", "RESULT OR ERROR")
 WIDEST_CELL = 75
@@ -82,11 +83,38 @@ def run(folder: Path, *, once: bool, dags_folder: Path, days: int = ALL_DAYS, en
     except KeyboardInterrupt:
         return 0 if ready else 130
     finally:
-        # The stop takes seconds and must not be cut short.
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)
-        with progress.step("Stopping everything"):
-            stack.stop()
+        _stop(stack, progress)
+
+
+def start(folder: Path, *, app: str, dags_folder: Path) -> int:
+    """Bring everything up for tasks and DAGs of one's own, and stay until Ctrl-C."""
+    _interrupt_on_signals()
+    print(f"airflow-horsies, in {folder.absolute()}")
+    progress = Progress()
+    stack = EmbeddedStack(
+        folder,
+        durable=True,
+        dags_folder=dags_folder,
+        worker_app=app,
+        worker_environ={"PYTHONPATH": str(Path.cwd())},
+        all_admins=True,
+        namespace=kept_namespace(folder),
+        step=progress.step,
+    )
+    ready = False
+    try:
+        stack.start()
+        with _kept_running(stack.worker):
+            print("\nTo open (no log-in; reachable from this machine only):")
+            _print_places(stack)
+            ready = True
+            print("\nCtrl-C stops everything; the data stay for the next time.", flush=True)
+            _watch(stack)
+        return 0
+    except KeyboardInterrupt:
+        return 0 if ready else 130
+    finally:
+        _stop(stack, progress)
 
 
 def kept_namespace(folder: Path) -> str:
@@ -164,10 +192,23 @@ def _print_addresses(stack: EmbeddedStack, outcome: Outcome) -> None:
     width = max(map(len, outcome.links))
     for title, link in outcome.links.items():
         print(f"  {title:{width}}  {link}")
-    print(f"\n  Airflow   {stack.airflow.base_url}")
+    print()
+    _print_places(stack)
+
+
+def _print_places(stack: EmbeddedStack) -> None:
+    print(f"  Airflow   {stack.airflow.base_url}")
     print(f"  Logs      {stack.airflow.folder / 'logs'}")
     print(f"            {stack.worker.process.log}")
     print(f"  Settings  {stack.folder / 'environment'}   (for a shell: set -a; . that file; airflow …)", flush=True)
+
+
+def _stop(stack: EmbeddedStack, progress: Progress) -> None:
+    # The stop takes seconds and must not be cut short.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    with progress.step("Stopping everything"):
+        stack.stop()
 
 
 @contextlib.contextmanager

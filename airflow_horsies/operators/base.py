@@ -15,12 +15,20 @@ from airflow.providers.common.compat.sdk import AirflowTaskTimeout, BaseOperator
 from airflow_horsies.airflow_instance import airflow_try, instance_of, read_state
 from airflow_horsies.client.client import Client
 from airflow_horsies.core.cluster import is_unserved
+from airflow_horsies.core.documentation import explain_error
 from airflow_horsies.core.spec import DEFAULT_QUEUE, RetryPolicy, TaskSpec
 from airflow_horsies.core.submission import SubmitOutcome, SubmitResult, latest_task_ids
 from airflow_horsies.core.task import AttemptRecord, CancelOutcome, TaskState, TaskView
 from airflow_horsies.core.validation import require_error_code
 from airflow_horsies.core.wording import describe_attempts
-from airflow_horsies.exceptions import HorsiesError, InvalidTask, QueueNotServed, TaskNotFound, WaitTimeout
+from airflow_horsies.exceptions import (
+    HorsiesError,
+    InvalidTask,
+    QueueNotServed,
+    TaskError,
+    TaskNotFound,
+    WaitTimeout,
+)
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.links import HorsiesAttemptsLink
 from airflow_horsies.operators.outcomes import TaskTimedOut
@@ -372,7 +380,13 @@ class HorsiesTaskOperator(BaseOperator):
         if self._task_log is not None:
             cancelled = [task.id for task in tasks if task.state is TaskState.CANCELLED]
             self._task_log.finish(client, cancelled=cancelled)
-        return self._finish(client, tasks, context)
+        try:
+            return self._finish(client, tasks, context)
+        except TaskError as error:
+            docs_url = conf.get("horsies", "docs_url", fallback="")
+            if address := explain_error(docs_url, error.error_code) or explain_error(docs_url, error):
+                self.log.info("See %s", address)
+            raise
 
     def _make_task_log(self, seen: StoredSeen) -> TaskLog | None:
         if not self.show_logs:

@@ -1,4 +1,4 @@
-"""The guides, done: the roles, grants, worker, connection and DAGs they describe, with real Postgres and Spark."""
+"""The pages, done: the roles, grants, worker, connection and DAGs they describe, with real Postgres and Spark."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.models import AirflowTry, TaskInstanceKey, TaskSpec, TaskState
 from tests.docs import airflow_server, run_dags
 from tests.docs.blocks import TASK_GUIDES, WORKER_COMMAND, Block, all_blocks, commands, is_checked_only
+from tests.docs.outputs import pattern_of
 from tests.integration.conftest import MakeHook
 from tests.integration.pgbouncer import pgbouncer
 from tests.integration.releases import IN_PLACE
@@ -41,7 +42,7 @@ pytestmark = pytest.mark.timeout(1200)
 
 # Far more than anything here takes: the machine may have other work.
 SECONDS = 300
-# As the guides have it.
+# As the pages have it.
 WORKER_ROLE = {"login": "horsies", "password": "change-me"}
 AIRFLOW_ROLE = {"login": "airflow", "password": "change-me-too"}
 DATABASE = "horsies"
@@ -54,6 +55,13 @@ TODAY = datetime.now(UTC)
 # What is too slow for a test is made quicker.
 QUICKER = {"[60, 300]": "[1, 1]", '"NO_DATA_YET": timedelta(minutes=10)': '"NO_DATA_YET": timedelta(seconds=1)'}
 
+# Each page that begins a module makes an app; here they are one.
+MAKES_APP = "app = horsies_app()\n"
+# What the pages show in place of an id, and of a worker's machine and process.
+SHOWN_ID = "01990000-0000-7000-8000-000000000000"
+SHOWN_HOST = "node-3"
+NEXT_COMMAND = "==> the next command"
+
 DAGS = all_blocks("python dag")
 BASH = [block for block in all_blocks("bash") if not all(map(is_checked_only, commands(block)))]
 OUTPUTS = all_blocks("text output")
@@ -61,11 +69,12 @@ OUTPUTS = all_blocks("text output")
 
 @dataclass
 class Ended:
-    """A block of commands that was run."""
+    """A block of commands that was run, and the task that they were about."""
 
     code: int
     out: str
     err: str
+    task_id: str = ""
 
 
 @dataclass
@@ -96,10 +105,13 @@ class Deployment:
 
     def run(self, block: Block, **replaced: str) -> Ended:
         """Run the commands of a block in one shell; those that are only looked at elsewhere are left out."""
-        script = self.localised("\n".join(each for each in commands(block) if not is_checked_only(each)))
+        between = f"\necho '{NEXT_COMMAND}'\n"
+        script = self.localised(between.join(each for each in commands(block) if not is_checked_only(each)))
         for name, value in replaced.items():
             script = script.replace(name, value)
-        return self.execute(block, ["bash", "-euo", "pipefail", "-c", script])
+        ended = self.execute(block, ["bash", "-euo", "pipefail", "-c", script])
+        ended.task_id = replaced.get("TASK_ID", "")
+        return ended
 
     def execute(self, block: Block, command: list[str | Path]) -> Ended:
         done = subprocess.run(
@@ -170,40 +182,41 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
             environ={**airflow.environ(), "PATH": f"{folder}/bin:{Path(sys.executable).parent}:{os.environ['PATH']}"},
             hook=running.enter_context(HorsiesHook("horsies_docs", connection=connection)),
         )
-        made.administer(block_of("permissions.md", "sql", "CREATE ROLE"), "postgres")
+        made.administer(block_of("how-to/permissions.md", "sql", "CREATE ROLE"), "postgres")
         worker = running.enter_context(_worker(made))
         running.enter_context(_airflow_server(made, folder))
         _until((folder / "airflow.sock").exists, "Airflow")
         subprocess.run([folder / "bin" / "airflow", "db", "migrate"], env=made.environ, check=True, capture_output=True)
         _until_live(made, worker)
 
-        migrated = made.run(block_of("permissions.md", "bash", "horsies_owner"))
+        migrated = made.run(block_of("how-to/permissions.md", "bash", "horsies_owner"))
         assert migrated.code == 0, migrated
         for grants in (GRANTS_ON_TASKS, GRANTS_ON_LEDGER):
-            made.administer(block_of("permissions.md", "sql", grants), DATABASE, **WORKER_ROLE)
-        connected = made.run(block_of("use-in-a-dag.md", "bash", "connections add"))
+            made.administer(block_of("how-to/permissions.md", "sql", grants), DATABASE, **WORKER_ROLE)
+        connected = made.run(block_of("how-to/use-in-a-dag.md", "bash", "connections add"))
         assert connected.code == 0, (connected, worker.log_tail())
         # Outside of Airflow's own processes, and in dag.test(), a connection is found in the environment.
-        exported = block_of("deploy.md", "bash", "export AIRFLOW_CONN_").text.splitlines()[0]
+        exported = block_of("how-to/deploy.md", "bash", "export AIRFLOW_CONN_").text.splitlines()[0]
         name, _, value = shlex.split(exported)[1].partition("=")
         made.environ[name] = made.localised(value)
         yield made
 
 
 def _worker(made: Deployment) -> GuardedProcess:
-    """The worker as the guide to systemd starts it, with the tasks of all guides."""
+    """The worker as the guide to systemd starts it, with the tasks of all pages."""
     tasks = [block.text for guide in TASK_GUIDES for block in all_blocks("python tasks") if block.guide == guide]
-    assert len(tasks) == len(all_blocks("python tasks")), "tasks in a guide that TASK_GUIDES does not name"
-    (made.folder / "my_tasks.py").write_text(made.localised("\n\n".join(tasks)))
+    assert len(tasks) == len(all_blocks("python tasks")), "tasks on a page that TASK_GUIDES does not name"
+    first, *others = "\n\n".join(tasks).split(MAKES_APP)
+    (made.folder / "my_tasks.py").write_text(made.localised(first + MAKES_APP + "".join(others)))
     (made.folder / "data" / "arrivals").mkdir(parents=True)
     days = ["2026-01-01"] * 3 + [f"{TODAY:%Y-%m-%d}"] * 3
     sold = pandas.DataFrame({"shop": ["north", "north", "south"] * 2, "day": days, "amount": [1.5, 2.0, 9.0] * 2})
     sold.to_parquet(made.folder / "data" / "sales")
     (made.folder / "tmp").mkdir()
-    (command,) = re.findall(r"^ExecStart=(.*)$", block_of("deploy.md", "ini systemd").text, re.MULTILINE)
+    (command,) = re.findall(r"^ExecStart=(.*)$", block_of("how-to/deploy.md", "ini systemd").text, re.MULTILINE)
     assert Path(command.split()[0]).name + command[command.index(" ") :] == WORKER_COMMAND
     for block in all_blocks("ini environment"):
-        if block.guide == "deploy.md":
+        if block.guide == "how-to/deploy.md":
             made.environ |= environment_of(made.localised(block.text))
     made.environ |= {
         "JAVA_HOME": str(find_java(made.folder / "java").home),
@@ -261,20 +274,18 @@ def test_commands_run(deployment: Deployment, block: Block) -> None:
 
 
 @pytest.mark.parametrize("block", OUTPUTS, ids=lambda block: block.named)
-def test_shown_output_is_what_the_commands_above_it_print(deployment: Deployment, block: Block) -> None:
+def test_shown_output_is_what_the_command_above_it_prints(deployment: Deployment, block: Block) -> None:
+    """All of it: ids, machines and processes are those of this run, and only durations may differ, in their digits."""
     above = [each for each in BASH if each.guide == block.guide and each.line < block.line][-1]
     if above not in deployment.ran:
         test_commands_run(deployment, above)
-    printed = [_blurred(line) for line in deployment.ran[above].out.splitlines()]
-    assert [_blurred(line) for line in block.text.splitlines()] == printed[-len(block.text.splitlines()) :]
-
-
-def _blurred(line: str) -> str:
-    """Without what differs from one run to the next: ids, hosts with their pids, and seconds. All else is compared."""
-    line = re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}", "ID", line)
-    line = re.sub(r"\S+:\d+ serves", "HOST serves", line)
-    line = re.sub(r" s on \S+", " s on HOST", line)
-    return re.sub(r"\d+\.\d+ s\b", "N s", line).rstrip()
+    ended = deployment.ran[above]
+    (worker,) = [worker for worker in deployment.hook.read_workers() if worker.alive]
+    values = {SHOWN_ID: ended.task_id, f"{SHOWN_HOST}:4711": f"{worker.hostname}:{worker.pid}"}
+    printed = ended.out.split(f"{NEXT_COMMAND}\n")[-1].splitlines()
+    assert len(printed) == len(block.text.splitlines()), ended.out
+    for shown, line in zip(block.text.splitlines(), printed, strict=True):
+        assert pattern_of(shown, values).fullmatch(line), f"{line!r} is not {shown!r}"
 
 
 # -- Python ----------------------------------------------------------------------------------------------------------
@@ -362,12 +373,24 @@ def test_data_that_was_not_there_is_tried_for_again(deployment: Deployment, dag_
     ], dag_runs.log
 
 
-def test_shown_log_is_that_of_the_dag(dag_runs: DagRuns) -> None:
+def test_shown_log_is_that_of_the_dag(deployment: Deployment, dag_runs: DagRuns) -> None:
+    """Its lines are there, in this order, with the id of the task and the machine of the worker."""
     (block,) = all_blocks("text log")
-    logged = [_blurred(line) for line in dag_runs.log.splitlines()]
+    (dag,) = [each for each in DAGS if each.guide == block.guide and "sales.daily" in each.text]
+    log = dag_runs.log.split(f"==> {_dag_id(dag)}\n")[1].split("\n==> ")[0].splitlines()
+    task_id = dag_runs.told[_dag_id(dag)]["horsies"]["daily"]
+    (worker,) = [worker for worker in deployment.hook.read_workers() if worker.alive]
+    values = {SHOWN_ID: task_id, SHOWN_HOST: worker.hostname}
+    left = iter(log)
     for line in block.text.splitlines():
-        wanted = _blurred(line.removesuffix("…"))
-        assert any(wanted in each for each in logged), (wanted, dag_runs.log)
+        wanted = pattern_of(line.removesuffix("…").rstrip(), values)
+        assert any(wanted.search(each) for each in left), f"{line!r} is not in\n{dag_runs.log}"
+
+
+@pytest.mark.parametrize("block", all_blocks("json result"), ids=lambda block: block.named)
+def test_shown_results_are_those_of_the_dag(dag_runs: DagRuns, block: Block) -> None:
+    dag = [each for each in DAGS if each.guide == block.guide and each.line < block.line][-1]
+    assert json.loads(block.text) == dag_runs.told[_dag_id(dag)]["values"]
 
 
 # -- Postgres --------------------------------------------------------------------------------------------------------
@@ -398,7 +421,7 @@ def test_grants_for_older_releases_are_enough(
             connection.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'change-me-too'".encode())
             try:
                 for grants in (GRANTS_ON_OLDER_TASKS, GRANTS_ON_LEDGER):
-                    text = block_of("permissions.md", "sql", grants).text
+                    text = block_of("how-to/permissions.md", "sql", grants).text
                     connection.execute(text.replace("TO airflow;", f"TO {role};").encode())
                 hook = make_hook(database, login=role, password="change-me-too")
                 findings = {each.check: each for each in check_health(hook.client)}
@@ -425,7 +448,7 @@ def test_partition_of_tomorrow_can_be_read(deployment: Deployment) -> None:
 
 def test_pooler_of_the_guide_needs_a_direct_way(deployment: Deployment, tmp_path: Path) -> None:
     (settings,) = all_blocks("ini pgbouncer")
-    direct, polling = [block.text for block in all_blocks("json extra") if block.guide == "pgbouncer.md"]
+    direct, polling = [block.text for block in all_blocks("json extra") if block.guide == "how-to/pgbouncer.md"]
     roles = {role["login"]: role["password"] for role in (WORKER_ROLE, AIRFLOW_ROLE)}
     text = deployment.localised(settings.text)
     with pgbouncer(deployment.postgres, tmp_path, settings=text, users=roles, database=DATABASE) as port:
