@@ -3,11 +3,14 @@ SHELL := /bin/bash
 ARGS ?=
 RELEASES ?= 0.1.7 0.1.10 0.2.9 0.3.1 0.4.5 0.4.6 0.5.0 0.5.2
 export PYTHON
+# Deno asks for newer releases of itself, and keeps what it knows of the files.
+export DENO_NO_UPDATE_CHECK := 1
+export DENO_DIR := $(CURDIR)/.cache/deno
 # They would reach into the virtual environment.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
-.PHONY: help demo docs dist test test-slow screenshots browser check lint test-airflow-side test-oldest-airflow test-matrix \
-	test-releases chaos chaos-broken interleavings bench bench-deferrals venv clean
+.PHONY: help demo docs dist payloads test test-slow screenshots browser check lint format test-airflow-side test-oldest-airflow \
+	test-matrix test-releases chaos chaos-broken interleavings bench bench-deferrals venv clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1|\2/p' Makefile | while IFS='|' read -r name what; do \
@@ -40,11 +43,22 @@ dist:  ## wheel and sdist into dist, checked; the wheel alone is installed on Py
 check: lint  ## before a commit: lint and unit tests
 	.venv/bin/python -m pytest tests/unit $(ARGS)
 
-lint: venv  ## ruff, mypy and the import contracts
+lint: venv  ## ruff, mypy and the import contracts; deno for the page scripts
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 	.venv/bin/lint-imports
+	.venv/bin/deno fmt --check
+	.venv/bin/deno lint
+	.venv/bin/deno check airflow_horsies/ui/static
+
+format: venv  ## Python, page scripts and styles as 'make lint' wants them
+	.venv/bin/ruff check --fix .
+	.venv/bin/ruff format .
+	.venv/bin/deno fmt
+
+payloads: venv  ## airflow_horsies/ui/static/payloads.d.ts, from airflow_horsies/ui/payloads.py
+	.venv/bin/python -W ignore -m tests.docs.payload_types
 
 test-airflow-side:  ## the provider on Python 3.11 or 3.12, without horsies and pyspark
 	@.ci/airflow-side

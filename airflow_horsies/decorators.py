@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 from airflow.providers.common.compat.sdk import (
+    Context,
     DecoratedOperator,
     TaskDecorator,
     task_decorator_factory,
@@ -45,7 +46,7 @@ class _HorsiesDecoratedOperator(DecoratedOperator, HorsiesOperator):
             options = _named_apart(options)  # what override() gave
         super().__init__(python_callable=python_callable, op_args=op_args, op_kwargs=op_kwargs, **options)
 
-    def execute(self, context: Any) -> Any:
+    def execute(self, context: Context) -> Any:
         arguments = _accepted(self.python_callable, len(self.op_args), {**context, **self.op_kwargs})
         returned = self.python_callable(*self.op_args, **arguments)
         if not isinstance(returned, Mapping):

@@ -6,7 +6,7 @@ import logging
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from airflow.providers.common.compat.sdk import conf
+from airflow.providers.common.compat.sdk import Context, conf
 from airflow.sdk import BaseOperatorLink
 from airflow.sdk.bases.xcom import BaseXCom
 
@@ -39,7 +39,7 @@ class HorsiesAttemptsLink(BaseOperatorLink):
         run = f"dags/{_segment(ti_key.dag_id)}/runs/{_segment(ti_key.run_id)}"
         return f"{base_path()}{URL_PREFIX}/{run}/tasks/{_segment(ti_key.task_id)}/{map_index}"
 
-    def push(self, context: Any) -> None:
+    def push(self, context: Context) -> None:
         """Store the link now; a failure to do so is logged and nothing more."""
         ti = context["ti"]
         try:

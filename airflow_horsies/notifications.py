@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from airflow.providers.common.compat.sdk import BaseNotifier
+from airflow.providers.common.compat.sdk import BaseNotifier, Context
 
 from airflow_horsies.core.spec import DEFAULT_QUEUE, RetryPolicy, TaskSpec
 from airflow_horsies.db.backoff import Backoff
@@ -66,7 +66,7 @@ class HorsiesNotifier(BaseNotifier):
         good_until: datetime | timedelta | None = None,
         idempotency_key: str | None = None,
         horsies_conn_id: str = HorsiesHook.default_conn_name,
-        context: Any = None,
+        context: Context | None = None,
     ) -> None:
         super().__init__(context)
         self.task_name = task_name
@@ -84,7 +84,7 @@ class HorsiesNotifier(BaseNotifier):
         # Rendering replaces the templates, and one notifier may stand behind many tasks of a process.
         BaseNotifier.__call__(copy(self), *args)
 
-    def render_template_fields(self, context: Any, jinja_env: Any = None) -> None:
+    def render_template_fields(self, context: Context, jinja_env: Any = None) -> None:
         # Airflow's own, before 3.3, leaves a template as it is that renders to nothing; and in dag.test() it is given
         # the scheduler's idea of the DAG, which has no environment.
         dag = context.get("dag")
@@ -92,12 +92,12 @@ class HorsiesNotifier(BaseNotifier):
         for name in self.template_fields:
             setattr(self, name, self.render_template(getattr(self, name), context, environment))
 
-    def notify(self, context: Any) -> None:
+    def notify(self, context: Context) -> None:
         with HorsiesHook(self.horsies_conn_id) as hook:
             task_id = hook.enqueue_task(self._spec(context))
         self.log.info(SENT, self.task_name, self.queue, task_id)
 
-    async def async_notify(self, context: Any) -> None:
+    async def async_notify(self, context: Context) -> None:
         """In the triggerer, beside everything else that runs there: nothing here may block."""
         # With an id of its own it is sent once, however often that is tried.
         spec = replace(self._spec(context), task_id=str(uuid.uuid4()))
@@ -117,7 +117,7 @@ class HorsiesNotifier(BaseNotifier):
                 self.log.warning("%s is not sent for now, trying again: %s", self.task_name, error)
                 await asyncio.sleep(pause_seconds)
 
-    def _spec(self, context: Any) -> TaskSpec:
+    def _spec(self, context: Context) -> TaskSpec:
         return TaskSpec(
             task_name=self.task_name,
             kwargs=self.kwargs,

@@ -10,6 +10,7 @@ from airflow_horsies.core.validation import require_error_code
 from airflow_horsies.exceptions import HorsiesError, InvalidTask, TaskError
 
 if TYPE_CHECKING:
+    from airflow.sdk import Context
     from airflow.sdk.definitions.retry_policy import RetryDecision, RetryPolicy
 
     HAS_RETRY_POLICIES = True
@@ -67,7 +68,9 @@ class HorsiesRetryPolicy(RetryPolicy):
         if otherwise not in ("default", "fail", "retry"):
             raise InvalidTask("otherwise", f"must be 'default', 'fail' or 'retry', not {otherwise!r}")
 
-    def evaluate(self, exception: BaseException, try_number: int, max_tries: int, context: Any = None) -> RetryDecision:
+    def evaluate(
+        self, exception: BaseException, try_number: int, max_tries: int, context: Context | None = None
+    ) -> RetryDecision:
         """Called by Airflow in the process of the task that failed."""
         code = _error_code(exception)
         if code is None:

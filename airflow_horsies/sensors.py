@@ -13,6 +13,7 @@ from airflow.providers.common.compat.sdk import (
     AirflowSensorTimeout,
     AirflowSkipException,
     BaseSensorOperator,
+    Context,
     conf,
 )
 
@@ -50,7 +51,7 @@ class _DeferrableSensor(BaseSensorOperator):
         self.horsies_conn_id = horsies_conn_id
         self.deferrable = deferrable
 
-    def execute(self, context: Any) -> None:
+    def execute(self, context: Context) -> None:
         if not self.deferrable:
             try:
                 super().execute(context)
@@ -61,7 +62,7 @@ class _DeferrableSensor(BaseSensorOperator):
         elif not self._look(context):
             self._defer(context)
 
-    def execute_complete(self, context: Any, event: Mapping[str, Any]) -> None:
+    def execute_complete(self, context: Context, event: Mapping[str, Any]) -> None:
         """Called with the trigger's event; the tables have the last word, also when the time is up."""
         reason = Reason(event["reason"])
         if reason is Reason.ERROR:
@@ -72,13 +73,13 @@ class _DeferrableSensor(BaseSensorOperator):
             raise AirflowSensorTimeout(f"Sensor has timed out: it waited longer than {self.timeout} seconds")
         self._defer(context)
 
-    def _look(self, context: Any) -> bool:
+    def _look(self, context: Context) -> bool:
         try:
             return bool(self.poke(context))
         except HorsiesError as error:
             self._fail_on(error)
 
-    def _defer(self, context: Any) -> NoReturn:
+    def _defer(self, context: Context) -> NoReturn:
         started: datetime = context["ti"].start_date or datetime.now(UTC)
         deadline = started + timedelta(seconds=self.timeout)
         left = max(deadline - datetime.now(UTC), timedelta(0))
@@ -167,7 +168,7 @@ class HorsiesSensor(_DeferrableSensor):
             self.failed_states = _end_states("failed_states", failed_states)
         self._validate_what_is_final()
 
-    def poke(self, context: Any) -> bool:
+    def poke(self, context: Context) -> bool:
         try:
             with HorsiesHook(self.horsies_conn_id).client as client:
                 return self._are_done(client)
@@ -312,7 +313,7 @@ class HorsiesQueueSensor(_DeferrableSensor):
         if is_final(self.min_workers) and is_final(self.max_depth):
             self._bounds()
 
-    def poke(self, context: Any) -> bool:
+    def poke(self, context: Context) -> bool:
         min_workers, max_depth = self._bounds()
         with HorsiesHook(self.horsies_conn_id).client as client:
             depth = depth_of(self.horsies_queue, client.read_queues())

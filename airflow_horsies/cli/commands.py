@@ -6,10 +6,9 @@ import json
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import wraps
-from operator import itemgetter
 from typing import Any
 
 from airflow.cli.simple_table import AirflowConsole
@@ -23,11 +22,12 @@ from airflow_horsies.client import ledger
 from airflow_horsies.client.client import Client
 from airflow_horsies.client.health import Status, check_health
 from airflow_horsies.client.waiting import wait_until_stopped
+from airflow_horsies.core.attempts import ShownAttempt, recorded_attempts
 from airflow_horsies.core.log import LogLine
 from airflow_horsies.core.submission import Submission
-from airflow_horsies.core.task import Attempt, AttemptRecord, CancelOutcome, TaskState, TaskView
-from airflow_horsies.core.values import attempt_values, iso, line_values, record_values
-from airflow_horsies.core.wording import describe_metrics, ended_at, outcome_of, unrecorded
+from airflow_horsies.core.task import CancelOutcome, TaskState, TaskView
+from airflow_horsies.core.values import attempt_values, line_values, to_plain
+from airflow_horsies.core.wording import describe_metrics
 from airflow_horsies.exceptions import HorsiesError
 from airflow_horsies.hook import HorsiesHook
 
@@ -153,20 +153,18 @@ def horsies_attempts(args: Namespace, client: Client) -> None:
         return
     task = client.read_task(args.horsies_task_id)
     submissions = client.read_submissions_of_task(task.id)
-    records = client.read_attempts([task.id]).get(task.id, ())
+    attempts = _read_attempts(client, task)
     if args.output not in TEXT_FORMATS:
-        _print(_all_values(task, submissions, records), args.output)
+        _print(_all_values(task, submissions, attempts), args.output)
         return
     print(_headline(task, submissions))
-    rows = [_attempt_row(attempt) for attempt in task.attempts]
-    rows += [_record_row(record, task) for record in unrecorded(task, records)]
-    if rows:
-        _print(sorted(rows, key=itemgetter("attempt")), args.output)
+    if attempts:
+        _print([_attempt_row(attempt) for attempt in attempts], args.output)
     else:
         print("No attempt has ended.")
-    for record in records:
-        if record.metrics:
-            print(f"attempt {record.number}, metrics: {describe_metrics(record.metrics)}")
+    for attempt in attempts:
+        if attempt.metrics:
+            print(f"attempt {attempt.number}, metrics: {describe_metrics(attempt.metrics)}")
 
 
 def _watch(args: Namespace, client: Client) -> None:
@@ -183,7 +181,7 @@ def _watch(args: Namespace, client: Client) -> None:
             watch.clear()
     else:
         (task,) = client.wait([task.id])
-        _print(_all_values(task, submissions, client.read_attempts([task.id]).get(task.id, ())), args.output)
+        _print(_all_values(task, submissions, _read_attempts(client, task)), args.output)
     if task.state is not TaskState.COMPLETED:
         sys.exit(1)
 
@@ -245,16 +243,17 @@ def _no_such_connection(conn_id: str) -> str:
     )
 
 
-def _print(data: Mapping[str, Any] | Sequence[Mapping[str, Any]], output: str) -> None:
+def _print(data: Any, output: str) -> None:
     # Text from the database may look like the console's markup.
     console = AirflowConsole(markup=False, emoji=False, highlight=False)
+    plain = to_plain(data)
     match output:
         case "json":
-            print(json.dumps(data, ensure_ascii=False))
+            print(json.dumps(plain, ensure_ascii=False))
         case "yaml":
-            console.print_as_yaml(data)  # type: ignore[arg-type]
+            console.print_as_yaml(plain)
         case _:
-            console.print_as(data, output)  # type: ignore[arg-type]
+            console.print_as(plain, output)
 
 
 def _tell_count(args: Namespace, key: str, count: int, sentence: str) -> None:
@@ -295,55 +294,40 @@ def _task_values(task: TaskView) -> dict[str, Any]:
         "task_name": task.task_name,
         "queue": task.queue,
         "priority": task.priority,
-        "state": str(task.state),
-        "sent_at": iso(task.sent_at),
-        "started_at": iso(task.started_at),
-        "finished_at": iso(task.finished_at),
-        "good_until": iso(task.good_until),
+        "state": task.state,
+        "sent_at": task.sent_at,
+        "started_at": task.started_at,
+        "finished_at": task.finished_at,
+        "good_until": task.good_until,
         "retry_count": task.retry_count,
         "max_retries": task.max_retries,
         "error_code": task.error_code,
     }
 
 
-def _attempt_row(attempt: Attempt) -> dict[str, Any]:
+def _read_attempts(client: Client, task: TaskView) -> list[ShownAttempt]:
+    return recorded_attempts(task, client.read_attempts([task.id]).get(task.id, ()))
+
+
+def _attempt_row(attempt: ShownAttempt) -> dict[str, Any]:
+    seconds = attempt.duration_seconds
     return {
         "attempt": attempt.number,
         "outcome": attempt.outcome,
         "started_at": _short_time(attempt.started_at),
-        "duration": f"{attempt.duration_seconds:.2f} s",
+        "duration": "" if seconds is None else f"{seconds:.2f} s",
         "error_code": attempt.error_code or "",
-        "error": _first_line(attempt.error_message or attempt.failed_reason or ""),
+        "error": _first_line(attempt.message or ""),
         "will_retry": "yes" if attempt.will_retry else "no",
         "worker": f"{attempt.hostname or '?'}:{attempt.pid or '?'}",
     }
 
 
-def _record_row(record: AttemptRecord, task: TaskView) -> dict[str, Any]:
-    ended = ended_at(record, task)
-    return {
-        "attempt": record.number,
-        "outcome": outcome_of(record, task),
-        "started_at": _short_time(record.started_at),
-        "duration": "" if ended is None else f"{(ended - record.started_at).total_seconds():.2f} s",
-        "error_code": record.error_code or "",
-        "error": _first_line(record.error_message or ""),
-        "will_retry": "no",
-        "worker": f"{record.hostname}:{record.pid}",
-    }
-
-
-def _all_values(task: TaskView, submissions: Sequence[Submission], records: Sequence[AttemptRecord]) -> dict[str, Any]:
-    metrics = {record.number: record.metrics for record in records}
-    attempts = [{**attempt_values(each), "metrics": metrics.get(each.number, {})} for each in task.attempts]
-    attempts += [
-        {**record_values(each), "outcome": outcome_of(each, task), "will_retry": False, "failed_reason": None}
-        for each in unrecorded(task, records)
-    ]
+def _all_values(task: TaskView, submissions: Sequence[Submission], attempts: Sequence[ShownAttempt]) -> dict[str, Any]:
     return {
         **_task_values(task),
         "sent_by": [_submission_values(submission) for submission in submissions],
-        "attempts": sorted(attempts, key=itemgetter("attempt")),
+        "attempts": [attempt_values(attempt) for attempt in attempts],
     }
 
 
@@ -362,7 +346,7 @@ def _submission_values(submission: Submission) -> dict[str, Any]:
         "namespace": submission.namespace,
         **asdict(submission.task_instance),
         "try_number": submission.try_number,
-        "submitted_at": iso(submission.submitted_at),
+        "submitted_at": submission.submitted_at,
     }
 
 

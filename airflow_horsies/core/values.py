@@ -1,82 +1,112 @@
-"""Attempts, lines and progress as plain values, for programs that read JSON."""
+"""Attempts, progress and log lines as JSON has them: one set of field names for the command line and the pages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
+from enum import Enum
 from typing import Any
 
+from airflow_horsies.core.attempts import ShownAttempt
 from airflow_horsies.core.log import LogLine, Progress
-from airflow_horsies.core.task import Attempt, AttemptRecord
 
 Text = Callable[[str | None], str | None]
 
 
-def as_it_is(text: str | None) -> str | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptValues:
+    attempt: int
+    outcome: str
+    will_retry: bool
+    started_at: datetime
+    finished_at: datetime | None
+    duration_seconds: float | None
+    error_code: str | None
+    error_message: str | None
+    failed_reason: str | None
+    worker_id: str | None
+    hostname: str | None
+    pid: int | None
+    metrics: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgressValues:
+    attempt: int
+    done: int
+    total: int | None
+    fraction: float | None
+    stage: str | None
+    updated_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineValues:
+    attempt: int
+    number: int
+    logged_at: datetime
+    level: str
+    text: str
+
+
+def unchanged(text: str | None) -> str | None:
     return text
 
 
-def attempt_values(attempt: Attempt, *, text: Text = as_it_is) -> dict[str, Any]:
-    """
-    An attempt that horsies recorded.
-
-    :param text: what becomes of words that a task chose.
-    """
-    return {
-        "attempt": attempt.number,
-        "outcome": attempt.outcome,
-        "will_retry": attempt.will_retry,
-        "started_at": iso(attempt.started_at),
-        "finished_at": iso(attempt.finished_at),
-        "duration_seconds": attempt.duration_seconds,
-        "error_code": text(attempt.error_code),
-        "error_message": text(attempt.error_message),
-        "failed_reason": text(attempt.failed_reason),
-        "worker_id": attempt.worker_id,
-        "hostname": attempt.hostname,
-        "pid": attempt.pid,
-    }
-
-
-def record_values(record: AttemptRecord, *, text: Text = as_it_is) -> dict[str, Any]:
-    """An attempt as its worker told of it."""
-    return {
-        "attempt": record.number,
-        "outcome": record.outcome,
-        "started_at": iso(record.started_at),
-        "finished_at": iso(record.finished_at),
-        "duration_seconds": record.duration_seconds,
-        "error_code": text(record.error_code),
-        "error_message": text(record.error_message),
-        "worker_id": record.worker_id,
-        "hostname": record.hostname,
-        "pid": record.pid,
-        "metrics": {
-            text(name): text(value) if isinstance(value, str) else value for name, value in record.metrics.items()
+def attempt_values(attempt: ShownAttempt, *, text: Text = unchanged) -> AttemptValues:
+    """:param text: what becomes of text that a task wrote."""
+    return AttemptValues(
+        attempt=attempt.number,
+        outcome=attempt.outcome,
+        will_retry=attempt.will_retry,
+        started_at=attempt.started_at,
+        finished_at=attempt.finished_at,
+        duration_seconds=attempt.duration_seconds,
+        error_code=text(attempt.error_code),
+        error_message=text(attempt.error_message),
+        failed_reason=text(attempt.failed_reason),
+        worker_id=attempt.worker_id,
+        hostname=attempt.hostname,
+        pid=attempt.pid,
+        metrics={
+            str(text(name)): text(value) if isinstance(value, str) else value for name, value in attempt.metrics.items()
         },
-    }
+    )
 
 
-def progress_values(progress: Progress, *, text: Text = as_it_is) -> dict[str, Any]:
-    return {
-        "attempt": progress.attempt,
-        "done": progress.done,
-        "total": progress.total,
-        "fraction": progress.fraction,
-        "stage": text(progress.stage),
-        "updated_at": iso(progress.updated_at),
-    }
+def progress_values(progress: Progress, *, text: Text = unchanged) -> ProgressValues:
+    return ProgressValues(
+        attempt=progress.attempt,
+        done=progress.done,
+        total=progress.total,
+        fraction=progress.fraction,
+        stage=text(progress.stage),
+        updated_at=progress.updated_at,
+    )
 
 
-def line_values(line: LogLine) -> dict[str, Any]:
-    return {
-        "attempt": line.attempt,
-        "number": line.number,
-        "logged_at": iso(line.logged_at),
-        "level": line.level,
-        "text": line.text,
-    }
+def line_values(line: LogLine, *, text: Text = unchanged) -> LineValues:
+    return LineValues(
+        attempt=line.attempt,
+        number=line.number,
+        logged_at=line.logged_at,
+        level=line.level,
+        text=text(line.text) or "",
+    )
 
 
-def iso(instant: datetime | None) -> str | None:
-    return None if instant is None else instant.isoformat()
+def to_plain(value: Any) -> Any:
+    """What json.dumps takes: dataclasses become dicts, times become ISO text, enums become text."""
+    match value:
+        case datetime():
+            return value.isoformat()
+        case Enum():
+            return str(value)
+        case Mapping():
+            return {key: to_plain(item) for key, item in value.items()}
+        case list() | tuple():
+            return [to_plain(item) for item in value]
+    if is_dataclass(value):
+        return {each.name: to_plain(getattr(value, each.name)) for each in fields(value)}
+    return value

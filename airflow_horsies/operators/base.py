@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, ClassVar, Literal, NoReturn, assert_never
 
-from airflow.providers.common.compat.sdk import AirflowTaskTimeout, BaseOperator, conf
+from airflow.providers.common.compat.sdk import AirflowTaskTimeout, BaseOperator, Context, conf
 
 from airflow_horsies.airflow_instance import airflow_try, instance_of, read_state
 from airflow_horsies.client.client import Client
@@ -178,7 +178,7 @@ class HorsiesTaskOperator(BaseOperator):
         for code in self.fail_fast_codes:
             require_error_code("fail_fast_codes", code)
 
-    def execute(self, context: Any) -> Any:
+    def execute(self, context: Context) -> Any:
         specs = self._specs(context)
         deadline = self._deadline(context)
         with self._client() as client:
@@ -197,7 +197,7 @@ class HorsiesTaskOperator(BaseOperator):
         trigger = mark_deferral(self._trigger(context, deadline), self.executor)
         self.defer(trigger=trigger, method_name="execute_complete")
 
-    def execute_complete(self, context: Any, event: Mapping[str, Any]) -> Any:
+    def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
         """Called with the trigger's event, which says what was waited for: code and settings may have changed since."""
         self._instance = instance_of(context)
         self._try_number = context["ti"].try_number
@@ -238,16 +238,16 @@ class HorsiesTaskOperator(BaseOperator):
 
     # -- what subclasses decide ------------------------------------------------------------------------------------
 
-    def _specs(self, context: Any) -> list[TaskSpec]:
+    def _specs(self, context: Context) -> list[TaskSpec]:
         raise NotImplementedError
 
     def _ids_to_return(self) -> Any:
         raise NotImplementedError
 
-    def _finish(self, client: Client, tasks: Sequence[TaskView], context: Any) -> Any:
+    def _finish(self, client: Client, tasks: Sequence[TaskView], context: Context) -> Any:
         raise NotImplementedError
 
-    def _trigger(self, context: Any, deadline: datetime | None) -> HorsiesTrigger:
+    def _trigger(self, context: Context, deadline: datetime | None) -> HorsiesTrigger:
         raise NotImplementedError
 
     def _ids_of(self, client: Client, event: Mapping[str, Any]) -> list[str]:
@@ -275,7 +275,7 @@ class HorsiesTaskOperator(BaseOperator):
         ended = {task.id: task.state for task in tasks if task.state.is_terminal}
         return len(ended) < len(tasks) and not self._is_decided(ended)
 
-    def _defer_again(self, context: Any, event: Mapping[str, Any]) -> NoReturn:
+    def _defer_again(self, context: Context, event: Mapping[str, Any]) -> NoReturn:
         deadline = event.get("deadline")
         trigger = self._trigger(context, datetime.fromisoformat(deadline) if deadline else None)
         self.defer(trigger=mark_deferral(trigger, self.executor), method_name="execute_complete")
@@ -294,7 +294,7 @@ class HorsiesTaskOperator(BaseOperator):
             "seen": self._stored_seen(),
         }
 
-    def _spec(self, context: Any, kwargs: Mapping[str, Any], **more: Any) -> TaskSpec:
+    def _spec(self, context: Context, kwargs: Mapping[str, Any], **more: Any) -> TaskSpec:
         return TaskSpec(
             task_name=self.task_name,
             kwargs=kwargs,
@@ -309,13 +309,13 @@ class HorsiesTaskOperator(BaseOperator):
             **more,
         )
 
-    def _deadline(self, context: Any) -> datetime | None:
+    def _deadline(self, context: Context) -> datetime | None:
         if self.execution_timeout is None:
             return None
         started: datetime = context["ti"].start_date or datetime.now(UTC)
         return started + self.execution_timeout
 
-    def _submit(self, client: Client, specs: Sequence[TaskSpec], context: Any) -> None:
+    def _submit(self, client: Client, specs: Sequence[TaskSpec], context: Context) -> None:
         self._instance = instance_of(context)
         self._try_number = context["ti"].try_number
         with self._undisturbed():
@@ -333,7 +333,7 @@ class HorsiesTaskOperator(BaseOperator):
         self._announce(context, sent)
         self._task_log = self._make_task_log({})
 
-    def _announce(self, context: Any, sent: Sequence[SubmitResult]) -> None:
+    def _announce(self, context: Context, sent: Sequence[SubmitResult]) -> None:
         for each in sent[:MAX_LOGGED_ITEMS]:
             match each.outcome:
                 case SubmitOutcome.SENT:
@@ -376,7 +376,7 @@ class HorsiesTaskOperator(BaseOperator):
             if defer_at is not None and now >= defer_at:
                 return None
 
-    def _end(self, client: Client, tasks: Sequence[TaskView], context: Any) -> Any:
+    def _end(self, client: Client, tasks: Sequence[TaskView], context: Context) -> Any:
         if self._task_log is not None:
             cancelled = [task.id for task in tasks if task.state is TaskState.CANCELLED]
             self._task_log.finish(client, cancelled=cancelled)

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, ClassVar
 
+from airflow.providers.common.compat.sdk import Context
+
 from airflow_horsies.client.client import Client
 from airflow_horsies.core.spec import TaskSpec
 from airflow_horsies.core.submission import SubmitOutcome, SubmitResult, batch_task_ids
@@ -75,7 +77,7 @@ class HorsiesBatchOperator(HorsiesTaskOperator):
         # An empty batch ends at once; what an earlier try sent was cancelled, as it is no longer asked for.
         return super()._wait(client, deadline) if self._sent_ids else []
 
-    def _specs(self, context: Any) -> list[TaskSpec]:
+    def _specs(self, context: Context) -> list[TaskSpec]:
         if isinstance(self.items, str) or not isinstance(self.items, Sequence):
             raise InvalidTask("items", f"must be a list of arguments, not {type(self.items).__name__}")
         # What is wrong with the bounds is found before anything is sent.
@@ -85,7 +87,7 @@ class HorsiesBatchOperator(HorsiesTaskOperator):
     def _ids_to_return(self) -> list[str]:
         return self._sent_ids
 
-    def _announce(self, context: Any, sent: Sequence[SubmitResult]) -> None:
+    def _announce(self, context: Context, sent: Sequence[SubmitResult]) -> None:
         counts = {outcome: sum(each.outcome is outcome for each in sent) for outcome in SubmitOutcome}
         self.log.info(
             "%s task(s) sent to horsies queue %s, %s reattached to, %s adopted",
@@ -95,7 +97,7 @@ class HorsiesBatchOperator(HorsiesTaskOperator):
             counts[SubmitOutcome.ADOPTED],
         )
 
-    def _trigger(self, context: Any, deadline: datetime | None) -> HorsiesTrigger:
+    def _trigger(self, context: Context, deadline: datetime | None) -> HorsiesTrigger:
         return HorsiesBatchTrigger(
             life=self._life,
             size=len(self._sent_ids),
@@ -128,7 +130,7 @@ class HorsiesBatchOperator(HorsiesTaskOperator):
             bounds.append(size - wanted)
         return min(bounds, default=0)
 
-    def _finish(self, client: Client, tasks: Sequence[TaskView], context: Any) -> list[Any]:
+    def _finish(self, client: Client, tasks: Sequence[TaskView], context: Context) -> list[Any]:
         failed = [
             (position, task) for position, task in enumerate(tasks) if task.state.is_terminal and not _completed(task)
         ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from airflow.providers.common.compat.sdk import BaseOperator
+from airflow.providers.common.compat.sdk import BaseOperator, Context
 
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.operators.rendering import task_ids_of
@@ -36,7 +36,7 @@ class HorsiesCancelOperator(BaseOperator):
         self.horsies_task_ids = horsies_task_ids
         self.horsies_conn_id = horsies_conn_id
 
-    def execute(self, context: Any) -> dict[str, str]:
+    def execute(self, context: Context) -> dict[str, str]:
         ids = task_ids_of(self.horsies_task_ids)
         with HorsiesHook(self.horsies_conn_id).client as client:
             outcomes = client.cancel_tasks(ids)

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from airflow.providers.common.compat.sdk import Context
+
 from airflow_horsies.core.spec import RetryPolicy, TaskSpec
 from airflow_horsies.core.validation import require_task_id
 from airflow_horsies.exceptions import InvalidTask
@@ -72,7 +74,7 @@ def duration(name: str, value: Any) -> timedelta | None:
     return value if value is None or isinstance(value, timedelta) else timedelta(seconds=float(value))
 
 
-def instant(value: Any, context: Any) -> datetime | None:
+def instant(value: Any, context: Context) -> datetime | None:
     """When a task expires, from any of the forms an author may give."""
     if value is None or isinstance(value, datetime):
         return value
@@ -88,7 +90,7 @@ def instant(value: Any, context: Any) -> datetime | None:
         ) from None
 
 
-def _dag_run_deadline(context: Any) -> datetime:
+def _dag_run_deadline(context: Context) -> datetime:
     dagrun_timeout = context["dag"].dagrun_timeout
     started = context["dag_run"].start_date
     if dagrun_timeout is None or started is None:

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, ClassVar, assert_never
 
+from airflow.providers.common.compat.sdk import Context
+
 from airflow_horsies.client.client import Client
 from airflow_horsies.core.spec import TaskSpec
 from airflow_horsies.core.submission import SubmitResult
@@ -62,20 +64,20 @@ class HorsiesOperator(HorsiesTaskOperator):
         self.task_kwargs = kwargs or {}
         self.idempotency_key = idempotency_key
 
-    def _specs(self, context: Any) -> list[TaskSpec]:
+    def _specs(self, context: Context) -> list[TaskSpec]:
         return [self._spec(context, self.task_kwargs, idempotency_key=self.idempotency_key)]
 
-    def _announce(self, context: Any, sent: Sequence[SubmitResult]) -> None:
+    def _announce(self, context: Context, sent: Sequence[SubmitResult]) -> None:
         super()._announce(context, sent)
         context["ti"].xcom_push(key=XCOM_TASK_ID, value=sent[0].task_id)
 
     def _ids_to_return(self) -> str:
         return self._sent_ids[0]
 
-    def _trigger(self, context: Any, deadline: datetime | None) -> HorsiesTrigger:
+    def _trigger(self, context: Context, deadline: datetime | None) -> HorsiesTrigger:
         return HorsiesTrigger(task_ids=self._sent_ids, **self._waiting_for(deadline))
 
-    def _finish(self, client: Client, tasks: Sequence[TaskView], context: Any) -> Any:
+    def _finish(self, client: Client, tasks: Sequence[TaskView], context: Context) -> Any:
         (task,) = tasks
         self._log_attempts(client, task)
         match task.state:

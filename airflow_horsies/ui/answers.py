@@ -10,6 +10,8 @@ from airflow.sdk.log import redact  # type: ignore[attr-defined]
 from fastapi import Response
 
 from airflow_horsies.core.masking import mask_text, mask_value
+from airflow_horsies.core.values import to_plain
+from airflow_horsies.ui.payloads import Answer, Problem
 
 MAX_TEXT_CHARS = 4_000
 MAX_VALUE_CHARS = 100_000
@@ -41,13 +43,12 @@ def _cut(text: str, max_chars: int) -> str:
 
 
 def json_answer(
-    content: Any, *, status: int = 200, media_type: str = "application/json", headers: Any = None
+    content: Answer, *, status: int = 200, media_type: str = "application/json", headers: Any = None
 ) -> Response:
     # All in ASCII: a task's error may hold half a surrogate pair, which has no UTF-8.
-    return Response(json.dumps(content), status_code=status, media_type=media_type, headers=headers)
+    return Response(json.dumps(to_plain(content)), status_code=status, media_type=media_type, headers=headers)
 
 
 def problem(status: int, detail: str, *, headers: Any = None) -> Response:
-    """RFC 9457."""
-    content = {"status": int(status), "title": HTTPStatus(status).phrase, "detail": detail}
+    content = Problem(status=int(status), title=HTTPStatus(status).phrase, detail=detail)
     return json_answer(content, status=int(status), media_type="application/problem+json", headers=headers)

@@ -7,8 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from math import ceil
+from typing import cast
 
 from airflow_horsies.core.task import Attempt, TaskState, TaskView
+from airflow_horsies.ui.payloads import Bucket, EventKind
 
 MAX_BUCKETS = 60
 BUCKET_SECONDS = (1, 5, 15, 60, 300, 900, 3_600, 21_600, 86_400, 604_800)
@@ -17,22 +19,11 @@ SUCCEEDED = "COMPLETED"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bucket:
-    """The attempts that ended in a piece of time."""
-
-    start: datetime
-    ended: int
-    failed: int
-    p50_seconds: float | None
-    p95_seconds: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """Something that happened to a task."""
 
     at: datetime
-    what: str
+    what: EventKind
     task: TaskView
     attempt: Attempt | None = None
 
@@ -67,12 +58,12 @@ def events(tasks: Sequence[TaskView]) -> Iterator[Event]:
         yield Event(at=task.sent_at or task.enqueued_at, what="sent", task=task)
         for attempt in task.attempts:
             if attempt.outcome != SUCCEEDED:
-                what = "failed, will be retried" if attempt.will_retry else "failed"
+                what: EventKind = "failed, will be retried" if attempt.will_retry else "failed"
                 yield Event(at=attempt.finished_at, what=what, task=task, attempt=attempt)
         if task.started_at and task.state is TaskState.RUNNING:
             yield Event(at=task.started_at, what="started", task=task)
         if task.finished_at and not (task.state is TaskState.FAILED and task.attempts):
-            yield Event(at=task.finished_at, what=task.state.lower(), task=task)
+            yield Event(at=task.finished_at, what=cast("EventKind", task.state.lower()), task=task)
 
 
 def _bucket(start: int, attempts: Sequence[Attempt]) -> Bucket:

@@ -15,7 +15,7 @@ PACKAGE = Path(str(files("airflow_horsies")))
 PAGE = DOCS / "concepts" / "architecture.md"
 TREE = re.compile(r"(?<=```text tree\n).*?(?=```)", re.DOTALL)
 HOP = re.compile(r"^\| (\d+) \| `([\w/]+\.\w+)` \| (?:`([\w.]+)`)? *\| (.+) \|$", re.MULTILINE)
-DATA = {".sql": "one statement per file", ".js": "what the browser gets, as it is"}
+DATA = {".sql": "one statement per file", ".js": "scripts, served as they are", ".css": "styles, served as they are"}
 NAME_CHARS = 26
 
 

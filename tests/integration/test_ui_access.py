@@ -68,7 +68,7 @@ TABLE = {
     ("GET", "/"): OF_CLUSTER,
     ("GET", "/api/overview"): OF_CLUSTER,
     ("GET", "/api/failures"): OF_CLUSTER,
-    ("GET", "/static/{digest}/{name}"): OF_CLUSTER,
+    ("GET", "/static/{digest}/{name:path}"): OF_CLUSTER,
     ("GET", "/monitoring/{path:path}"): OF_CONNECTION,
     ("GET", "/reports/{name}/{start}/{end}"): OF_CONNECTION,
 }
@@ -90,7 +90,7 @@ def path_of(route: str, instance: TaskInstanceKey) -> str:
         "{task_id}": instance.task_id,
         "{map_index}": str(instance.map_index),
         "{digest}": "any",
-        "{name}": "common.js",
+        "{name:path}": "common/dom.js",
         "{path:path}": "",
     }
     for name, value in named.items():
@@ -291,7 +291,6 @@ def test_there_is_nothing_else_to_see(site: Site, user: str | None) -> None:
         "/api",
         "/static",
         "/static/",
-        "/static/x/",
         "/monitoring",
         "/api/dags/~/runs/r/tasks/t/-1",
         "/api/dags/a%00b/runs/r/tasks/t/-1",
@@ -312,8 +311,14 @@ def test_there_is_nothing_else_to_see(site: Site, user: str | None) -> None:
         "/static/../access.py",
         "/static/x//etc/passwd",
         "/static/x/%2Fetc%2Fpasswd",
-        "/static/x/common.js%00.css",
-        "/static/x/COMMON.JS",
+        "/static/x/run.js%00.css",
+        "/static/x/",
+        "/static/x/common",
+        "/static/x/common/",
+        "/static/x/common/../../api.py",
+        "/static/x/common/..%2F..%2Fapi.py",
+        "/static/x/payloads.d.ts",
+        "/static/x/RUN.JS",
         "/static/x/__init__.py",
     ],
 )
@@ -323,7 +328,7 @@ def test_no_other_file_is_served(site: Site, path: str) -> None:
 
 
 def test_a_wrong_token_is_refused(site: Site) -> None:
-    for route in ("/", "/api/overview", "/static/x/common.js", "/monitoring/", api_path().removeprefix(PAGES)):
+    for route in ("/", "/api/overview", "/static/x/common/dom.js", "/monitoring/", api_path().removeprefix(PAGES)):
         for headers, status in (
             ({"Authorization": "Bearer not.a.token"}, 403),
             ({"Authorization": "Basic YWRtaW46YWRtaW4="}, 401),

@@ -46,7 +46,7 @@ def pages(postgres: EmbeddedPostgres, template: str, release: str) -> Iterator[P
         fill(connection, tasks=60_000, days=1, keeps_history=keeps_history(release), batch_items=ITEMS)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(instance_routes, "read_tries", lambda *_: [])
-        patch.setattr(instance_routes, "PageHook", pages.hook)
+        patch.setattr(instance_routes, "page_client", pages.client)
         yield pages
     postgres.drop_database(pages.database)
 
@@ -57,9 +57,9 @@ def poll(pages: Pages) -> tuple[int, dict[str, int]]:
 
 
 def poll_item_by_item(pages: Pages) -> tuple[int, dict[str, int]]:
-    with pages.hook("") as hook:
-        latest = {each.position: each for each in hook.read_submissions(BATCH)}
-        states = hook.read_states([each.horsies_task_id for each in latest.values()])
+    with pages.client() as client:
+        latest = {each.position: each for each in client.read_submissions(BATCH)}
+        states = client.read_states([each.horsies_task_id for each in latest.values()])
     return len(latest), dict(Counter(str(states[each.horsies_task_id]) for each in latest.values()))
 
 
@@ -69,14 +69,14 @@ def page(pages: Pages) -> list[int]:
 
 
 def page_item_by_item(pages: Pages) -> list[int]:
-    with pages.hook("") as hook:
-        latest = {each.position: each for each in hook.read_submissions(BATCH)}
+    with pages.client() as client:
+        latest = {each.position: each for each in client.read_submissions(BATCH)}
         ids = [each.horsies_task_id for each in latest.values()]
-        wire = Wire(hook.client.schema)
-        tasks = hook.client.run(lambda: read_tasks(wire, ids, whole=False))
-    items = [instance_routes._item_values(each, tasks.get(each.horsies_task_id)) for each in latest.values()]
-    items.sort(key=lambda each: (each["duration"], each["position"]), reverse=True)
-    return [each["position"] for each in items[:50]]
+        wire = Wire(client.schema)
+        tasks = client.run(lambda: read_tasks(wire, ids, whole=False))
+    items = [instance_routes._item(each, tasks.get(each.horsies_task_id)) for each in latest.values()]
+    items.sort(key=lambda each: (each.duration, each.position), reverse=True)
+    return [each.position for each in items[:50]]
 
 
 def cost(call: Callable[[Pages], Any], pages: Pages) -> tuple[float, float]:

@@ -188,15 +188,18 @@ def test_what_another_deployment_submitted_is_neither_shown_nor_cancelled(
     assert connected.ask(f"{PAGES}/api/overview", "admin").json()["activity"] == []
 
 
-def test_sensors_leave_what_another_deployment_submitted_alone(hook: HorsiesHook, instance: TaskInstanceKey) -> None:
+def test_sensors_leave_what_another_deployment_submitted_alone(make_hook: MakeHook, instance: TaskInstanceKey) -> None:
+    """A hook keeps the address of the deployment that it first worked in."""
     with submitting_as("http://another.test"):
+        hook = make_hook()
         (task_id,) = submit(hook, instance)
         assert [each.horsies_task_id for each in hook.read_submissions(instance)] == [task_id]
+    hook = make_hook()
     assert hook.read_submissions(instance) == []
     assert asyncio.run(ask(hook, "read_submissions", instance)) == []
     # A component without an address of its own has the namespace to go by.
     with submitting_as(""):
-        assert [each.horsies_task_id for each in hook.read_submissions(instance)] == [task_id]
+        assert [each.horsies_task_id for each in make_hook().read_submissions(instance)] == [task_id]
 
 
 def test_tasks_without_a_record_are_shown_to_readers_of_the_connection_only(connected: Site, hook: HorsiesHook) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from http import HTTPStatus
-from typing import Annotated, Any
+from typing import Annotated
 
 from airflow.api_fastapi.common.db.common import SessionDep
 from airflow.api_fastapi.logging.decorators import action_logging
@@ -18,17 +19,19 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from airflow_horsies.client.pages import ACTION_SECONDS, PageClient
-from airflow_horsies.core.log import LogCursor, LogLine, Progress
+from airflow_horsies.core.attempts import ShownAttempt, attempts_of
+from airflow_horsies.core.log import LogCursor, Progress
 from airflow_horsies.core.submission import Submission, TaskInstanceKey
 from airflow_horsies.core.task import AttemptRecord, TaskState, TaskView
-from airflow_horsies.core.values import iso, line_values, progress_values
+from airflow_horsies.core.values import AttemptValues, attempt_values, line_values, progress_values
+from airflow_horsies.ui import payloads
 from airflow_horsies.ui.access import MAY_ACT, MAY_READ, MAY_READ_LOG, MAY_READ_VALUES, InstanceDep, RightsDep
 from airflow_horsies.ui.airflow_side import AirflowTry, read_rendered, read_tries
 from airflow_horsies.ui.answers import json_answer, shown_text, shown_value
 from airflow_horsies.ui.arguments import WHY_HIDDEN, Rendered, hides, shown_arguments
 from airflow_horsies.ui.clients import page_client
 from airflow_horsies.ui.threads import OwnThreadRoute, iterate_in_threads
-from airflow_horsies.ui.timeline import Segment, ShownAttempt, lost_tries, merge_attempts, segments
+from airflow_horsies.ui.timeline import lost_tries, segments
 
 MAX_NUMBER = 2**31 - 1
 MAX_ROUNDS = 50
@@ -96,8 +99,8 @@ def read_items(
         )
         sent = {each.horsies_task_id: each for each in client.read_latest(key, ids=shown)}
         tasks = client.read_summaries(shown)
-    items = [_item_values(sent[task_id], tasks.get(task_id)) for task_id in shown if task_id in sent]
-    return json_answer({"total": total, "items": items})
+    items = [_item(sent[task_id], tasks.get(task_id)) for task_id in shown if task_id in sent]
+    return json_answer(payloads.Items(total=total, items=items))
 
 
 @router.get(INSTANCE + "/values", dependencies=MAY_READ_VALUES)
@@ -116,13 +119,13 @@ def read_values(
     result = None if task is None else task.result
     exception = result.error.exception if result and result.error else None
     return json_answer(
-        {
-            "kwargs": None if kwargs is None else shown_value(kwargs),
-            "kwargs_note": WHY_HIDDEN if hides(kwargs) else None,
-            "result": shown_value(result.ok) if result and result.error is None else None,
-            "error_data": shown_value(result.error.data) if result and result.error and result.error.data else None,
-            "traceback": shown_text(exception.traceback, max_chars=20_000) if exception else None,
-        }
+        payloads.Values(
+            kwargs=None if kwargs is None else shown_value(kwargs),
+            kwargs_note=WHY_HIDDEN if hides(kwargs) else None,
+            result=shown_value(result.ok) if result and result.error is None else None,
+            error_data=shown_value(result.error.data) if result and result.error and result.error.data else None,
+            traceback=shown_text(exception.traceback, max_chars=20_000) if exception else None,
+        )
     )
 
 
@@ -161,8 +164,8 @@ def cancel(key: InstanceDep, body: CancelBody) -> Response:
             raise no_such_task()
         # Never what another DAG shares, which the user may not even be allowed to see.
         outcomes = client.release_tasks([each.horsies_task_id for each in wanted], key)
-    counts = Counter(str(outcome) for outcome in outcomes.values())
-    return json_answer({"outcomes": counts, "past_retention": len(wanted) - len(outcomes)})
+    counts = Counter(outcomes.values())
+    return json_answer(payloads.Cancelled(outcomes=counts, past_retention=len(wanted) - len(outcomes)))
 
 
 @router.get(INSTANCE, dependencies=MAY_READ)
@@ -178,14 +181,6 @@ def read_instance(
     lines: Annotated[int, Query(ge=1, le=MAX_LINES)] = DEFAULT_LINES,
 ) -> Response:
     """What the task instance submitted under a position, round by round, and the next lines of one of the rounds."""
-    known = {
-        "dag_id": key.dag_id,
-        "run_id": key.run_id,
-        "task_id": key.task_id,
-        "map_index": key.map_index,
-        "now": iso(datetime.now(UTC)),
-        "can_act": rights.may_act(key.dag_id),
-    }
     with page_client() as client:
         latest = client.read_latest_ids(key)
         if latest.count:
@@ -201,20 +196,26 @@ def read_instance(
             written = client.read_lines(chosen.horsies_task_id, after=seen, limit=lines) if may_read_log else []
     # Asked for last: no connection to Airflow's database is held while horsies' is waited for.
     tries = read_tries(session, key)
+    if latest.count:
+        tries = sorted([*tries, *lost_tries(tries, rounds)], key=lambda each: each.number)
+    head = {
+        **asdict(key),
+        "now": datetime.now(UTC),
+        "can_act": rights.may_act(key.dag_id),
+        "tries": [_try(each) for each in tries],
+        "positions": latest.count,
+    }
     if not latest.count:
         # Not an error: it may submit any moment.
-        return json_answer({**known, "tries": list(map(_try_values, tries)), "positions": 0, "submissions": []})
-    tries = sorted([*tries, *lost_tries(tries, rounds)], key=lambda each: each.number)
+        return json_answer(payloads.EmptyInstance(**head))
     return json_answer(
-        {
-            **known,
-            "tries": list(map(_try_values, tries)),
-            "positions": latest.count,
-            "counts": {str(state): counts[state] for state in TaskState if counts.get(state)},
-            "past_retention": latest.count - sum(counts.values()),
-            "position": position,
-            "submissions": [
-                _submission_values(
+        payloads.Instance(
+            **head,
+            counts={state: counts[state] for state in TaskState if counts.get(state)},
+            past_retention=latest.count - sum(counts.values()),
+            position=position,
+            submissions=[
+                _submission(
                     each,
                     tasks.get(each.horsies_task_id),
                     records.get(each.horsies_task_id, ()),
@@ -222,14 +223,14 @@ def read_instance(
                 )
                 for each in rounds
             ],
-            "log": {
-                "life": chosen.life,
-                "round": chosen.round,
-                "may_read": may_read_log,
-                "lines": [_line_values(line) for line in written],
-                "more": len(written) == lines,
-            },
-        }
+            log=payloads.Log(
+                life=chosen.life,
+                round=chosen.round,
+                may_read=may_read_log,
+                lines=[line_values(line, text=shown_text) for line in written],
+                more=len(written) == lines,
+            ),
+        )
     )
 
 
@@ -282,109 +283,70 @@ def _written_lines(task_id: str, attempt: int | None) -> Iterator[bytes]:
         seen = found[-1].cursor
 
 
-def _submission_values(
+def _submission(
     submission: Submission, task: TaskView | None, records: Sequence[AttemptRecord], progress: Progress | None
-) -> dict[str, Any]:
-    attempts = merge_attempts(task, records)
-    return {
-        "horsies_task_id": submission.horsies_task_id,
-        "task_name": submission.task_name,
-        "queue": submission.queue,
-        "position": submission.position,
-        "life": submission.life,
-        "round": submission.round,
-        "try_number": submission.try_number,
-        "submitted_at": iso(submission.submitted_at),
-        "good_until": iso(submission.good_until),
-        # None: horsies no longer keeps it.
-        "task": None if task is None else _task_values(task),
-        "attempts": [_attempt_values(attempt) for attempt in attempts],
-        "segments": [_segment_values(segment) for segment in segments(submission, task, attempts)],
-        "progress": None if progress is None else progress_values(progress, text=shown_text),
-    }
+) -> payloads.Submission:
+    attempts = attempts_of(task, records)
+    return payloads.Submission(
+        horsies_task_id=submission.horsies_task_id,
+        task_name=submission.task_name,
+        queue=submission.queue,
+        position=submission.position,
+        life=submission.life,
+        round=submission.round,
+        try_number=submission.try_number,
+        submitted_at=submission.submitted_at,
+        good_until=submission.good_until,
+        task=None if task is None else _task(task),
+        attempts=[_attempt(attempt) for attempt in attempts],
+        segments=segments(submission, task, attempts),
+        progress=None if progress is None else progress_values(progress, text=shown_text),
+    )
 
 
-def _task_values(task: TaskView) -> dict[str, Any]:
-    return {
-        "state": str(task.state),
-        "queue": task.queue,
-        "priority": task.priority,
-        "enqueued_at": iso(task.enqueued_at),
-        "claimed_at": iso(task.claimed_at),
-        "started_at": iso(task.started_at),
-        "finished_at": iso(task.finished_at),
-        "next_retry_at": iso(task.next_retry_at),
-        "good_until": iso(task.good_until),
-        "retry_count": task.retry_count,
-        "max_retries": task.max_retries,
-        "worker_id": task.worker_id,
-        "hostname": task.hostname,
-        "pid": task.pid,
-        "error_code": shown_text(task.error_code),
-        "failed_reason": shown_text(task.failed_reason),
-    }
+def _task(task: TaskView) -> payloads.Task:
+    return payloads.Task(
+        state=task.state,
+        queue=task.queue,
+        priority=task.priority,
+        enqueued_at=task.enqueued_at,
+        claimed_at=task.claimed_at,
+        started_at=task.started_at,
+        finished_at=task.finished_at,
+        next_retry_at=task.next_retry_at,
+        good_until=task.good_until,
+        retry_count=task.retry_count,
+        max_retries=task.max_retries,
+        worker_id=task.worker_id,
+        hostname=task.hostname,
+        pid=task.pid,
+        error_code=shown_text(task.error_code),
+        failed_reason=shown_text(task.failed_reason),
+    )
 
 
-def _attempt_values(attempt: ShownAttempt) -> dict[str, Any]:
-    finished = attempt.finished_at
-    return {
-        "attempt": attempt.number,
-        "outcome": attempt.outcome,
-        "will_retry": attempt.will_retry,
-        "started_at": iso(attempt.started_at),
-        "finished_at": iso(finished),
-        "duration_seconds": None if finished is None else (finished - attempt.started_at).total_seconds(),
-        "error_code": shown_text(attempt.error_code),
-        "error_message": shown_text(attempt.error_message),
-        "worker_id": attempt.worker_id,
-        "hostname": attempt.hostname,
-        "pid": attempt.pid,
-        "metrics": _metric_values(attempt.metrics),
-    }
+def _attempt(attempt: ShownAttempt) -> AttemptValues:
+    # The page has one place for either.
+    return replace(attempt_values(attempt, text=shown_text), error_message=shown_text(attempt.message))
 
 
-def _metric_values(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        str(shown_text(name)): shown_text(value) if isinstance(value, str) else value for name, value in metrics.items()
-    }
+def _try(each: AirflowTry) -> payloads.Try:
+    return payloads.Try(try_number=each.number, state=each.state, started_at=each.started_at, ended_at=each.ended_at)
 
 
-def _segment_values(segment: Segment) -> dict[str, Any]:
-    return {
-        "kind": segment.kind,
-        "start": iso(segment.start),
-        "end": iso(segment.end),
-        "attempt": segment.attempt,
-        "outcome": segment.outcome,
-    }
-
-
-def _try_values(each: AirflowTry) -> dict[str, Any]:
-    return {
-        "try_number": each.number,
-        "state": each.state,
-        "started_at": iso(each.started_at),
-        "ended_at": iso(each.ended_at),
-    }
-
-
-def _line_values(line: LogLine) -> dict[str, Any]:
-    return {**line_values(line), "text": shown_text(line.text)}
-
-
-def _item_values(submission: Submission, task: TaskView | None) -> dict[str, Any]:
+def _item(submission: Submission, task: TaskView | None) -> payloads.Item:
     finished = task.finished_at if task else None
     last = task.attempts[-1] if task and task.attempts else None
-    return {
-        "position": submission.position,
-        "life": submission.life,
-        "round": submission.round,
-        "state": None if task is None else str(task.state),
-        "attempts": None if task is None else len(task.attempts),
-        "started_at": iso(task.started_at) if task else None,
-        "finished_at": iso(finished),
-        "duration": (finished - task.started_at).total_seconds() if task and finished and task.started_at else None,
-        "error_code": shown_text(task.error_code) if task else None,
-        "error_message": shown_text(last.error_message, max_chars=300) if last else None,
-        "hostname": task.hostname if task else None,
-    }
+    return payloads.Item(
+        position=submission.position,
+        life=submission.life,
+        round=submission.round,
+        state=None if task is None else task.state,
+        attempts=None if task is None else len(task.attempts),
+        started_at=task.started_at if task else None,
+        finished_at=finished,
+        duration=(finished - task.started_at).total_seconds() if task and finished and task.started_at else None,
+        error_code=shown_text(task.error_code) if task else None,
+        error_message=shown_text(last.error_message, max_chars=300) if last else None,
+        hostname=task.hostname if task else None,
+    )

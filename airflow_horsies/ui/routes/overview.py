@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Generic, TypeVar
 
 from airflow.api_fastapi.common.db.common import SessionDep
 from airflow.api_fastapi.core_api.security import GetUserDep
@@ -23,15 +24,15 @@ from airflow_horsies.core.report import Report
 from airflow_horsies.core.submission import Submission, TaskInstanceKey
 from airflow_horsies.core.task import TaskView
 from airflow_horsies.core.validation import require_task_id
-from airflow_horsies.core.values import iso
 from airflow_horsies.exceptions import DatabaseBusy, InvalidTask
+from airflow_horsies.ui import payloads
 from airflow_horsies.ui.access import MAY_SEE_CLUSTER, Rights, RightsDep, may_read_connection
 from airflow_horsies.ui.airflow_side import read_states
 from airflow_horsies.ui.answers import json_answer, shown_text
 from airflow_horsies.ui.clients import page_client
 from airflow_horsies.ui.routes.monitoring import is_installed
-from airflow_horsies.ui.routes.report import report_values
-from airflow_horsies.ui.statistics import Bucket, Event, attempts_over_time, events, throughput
+from airflow_horsies.ui.routes.report import report_payload
+from airflow_horsies.ui.statistics import Event, attempts_over_time, events, throughput
 from airflow_horsies.ui.threads import OwnThreadRoute
 
 RECENT_TASKS = 2_000
@@ -87,18 +88,18 @@ def read_overview(rights: RightsDep, user: GetUserDep) -> Response:
     per_minute = throughput(recent, now)
     width, buckets = attempts_over_time(recent)
     return json_answer(
-        {
-            "now": iso(now),
-            "queues": [_queue_values(each, per_minute.get(each.queue, 0.0)) for each in queues],
-            "workers": [_worker_values(each) for each in workers],
-            "recent_tasks": len(recent),
-            "recent_is_cut": len(recent) == RECENT_TASKS,
-            "bucket_seconds": width,
-            "buckets": [_bucket_values(each) for each in buckets],
-            "activity": _activity(recent, rights, sees_all=sees_all),
-            "can_monitor": is_installed() and sees_all,
-            "reports": [report_values(each) for each in reports] if sees_all else [],
-        }
+        payloads.Overview(
+            now=now,
+            queues=[_queue(each, per_minute.get(each.queue, 0.0)) for each in queues],
+            workers=[_worker(each) for each in workers],
+            recent_tasks=len(recent),
+            recent_is_cut=len(recent) == RECENT_TASKS,
+            bucket_seconds=width,
+            buckets=buckets,
+            activity=_activity(recent, rights, sees_all=sees_all),
+            can_monitor=is_installed() and sees_all,
+            reports=[report_payload(each) for each in reports] if sees_all else [],
+        )
     )
 
 
@@ -126,21 +127,21 @@ def read_failures(
             of_instance.setdefault(each.task_instance, []).append(each)
     states = read_states(session, of_instance)
     return json_answer(
-        {
-            "now": iso(datetime.now(UTC)),
-            "failures": [
-                {
-                    **_failure_values(failed, tasks),
-                    # None: Airflow has no such task instance any more, or it has no state yet.
-                    "exists": key in states,
-                    "airflow_state": states.get(key),
-                    "can_act": rights.may_act(key.dag_id),
-                }
+        payloads.Failures(
+            now=datetime.now(UTC),
+            failures=[
+                _failure(
+                    failed,
+                    tasks,
+                    exists=key in states,
+                    airflow_state=states.get(key),
+                    can_act=rights.may_act(key.dag_id),
+                )
                 for key, failed in of_instance.items()
             ],
-            "searched_to": iso(found.searched_to),
-            "next": None if found.next is None else _next_values(found.next),
-        }
+            searched_to=found.searched_to,
+            next=None if found.next is None else _next_failures(found.next),
+        )
     )
 
 
@@ -158,12 +159,12 @@ def _cursor(at: datetime | None, task_id: str | None) -> PageCursor | None:
         raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, "before_at: is out of range") from None
 
 
-def _next_values(cursor: PageCursor) -> dict[str, Any]:
+def _next_failures(cursor: PageCursor) -> payloads.NextFailures:
     """Sealed: the last task that was looked at may be of a DAG that the user may not see."""
-    return {"at": iso(cursor.at), "id": get_fernet().encrypt(cursor.task_id.encode()).decode()}
+    return payloads.NextFailures(at=cursor.at, id=get_fernet().encrypt(cursor.task_id.encode()).decode())
 
 
-def _activity(recent: Sequence[TaskView], rights: Rights, *, sees_all: bool) -> list[dict[str, Any]]:
+def _activity(recent: Sequence[TaskView], rights: Rights, *, sees_all: bool) -> list[payloads.Event]:
     newest = sorted(events(recent), key=lambda event: event.at, reverse=True)[:EVENTS_LOOKED_AT]
     with page_client() as client:
         own = client.deployment
@@ -178,92 +179,65 @@ def _activity(recent: Sequence[TaskView], rights: Rights, *, sees_all: bool) -> 
         else:
             is_shown = own.owns(submission) and rights.may_read(submission.task_instance.dag_id)
         if is_shown:
-            shown.append(_event_values(event, submission))
+            shown.append(_event(event, submission))
     return _grouped(shown)[:EVENTS]
 
 
-def _grouped(shown: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The items of a batch do the same one after the other: told once, with how many they were."""
-    grouped: list[dict[str, Any]] = []
+def _grouped(shown: Sequence[payloads.Event]) -> list[payloads.Event]:
+    """The items of a batch do the same one after the other: shown once, with how many they are."""
+    grouped: list[payloads.Event] = []
     for event in shown:
         last = grouped[-1] if grouped else None
-        if last and all(last[name] == value for name, value in event.items() if name != "at"):
-            last["count"] += 1
+        if last and replace(last, at=event.at, count=event.count) == event:
+            grouped[-1] = replace(last, count=last.count + 1)
         else:
-            grouped.append({**event, "count": 1})
+            grouped.append(event)
     return grouped
 
 
-def _event_values(event: Event, submission: Submission | None) -> dict[str, Any]:
-    key = submission.task_instance if submission else None
-    return {
-        "at": iso(event.at),
-        "what": event.what,
-        "task_name": event.task.task_name,
-        "queue": event.task.queue,
-        "error_code": shown_text(event.attempt.error_code) if event.attempt else None,
-        # None: there is no record of who sent it.
-        "instance": None if key is None else _instance_values(key),
-    }
+def _event(event: Event, submission: Submission | None) -> payloads.Event:
+    return payloads.Event(
+        at=event.at,
+        what=event.what,
+        task_name=event.task.task_name,
+        queue=event.task.queue,
+        error_code=shown_text(event.attempt.error_code) if event.attempt else None,
+        instance=submission.task_instance if submission else None,
+    )
 
 
-def _failure_values(failed: Sequence[Submission], tasks: dict[str, TaskView]) -> dict[str, Any]:
+def _failure(
+    failed: Sequence[Submission],
+    tasks: dict[str, TaskView],
+    *,
+    exists: bool,
+    airflow_state: str | None,
+    can_act: bool,
+) -> payloads.Failure:
     newest = failed[0]
     task = tasks[newest.horsies_task_id]
     last = task.attempts[-1] if task.attempts else None
-    return {
-        **_instance_values(newest.task_instance),
-        "items": len(failed),
-        "task_name": task.task_name,
-        "queue": task.queue,
-        "state": str(task.state),
-        "error_code": shown_text(task.error_code),
-        "error_message": shown_text(last.error_message if last else task.failed_reason, max_chars=500),
-        "attempts": len(task.attempts),
-        "hostname": task.hostname,
-        "finished_at": iso(task.finished_at),
-    }
+    return payloads.Failure(
+        **asdict(newest.task_instance),
+        items=len(failed),
+        task_name=task.task_name,
+        queue=task.queue,
+        state=task.state,
+        error_code=shown_text(task.error_code),
+        error_message=shown_text(last.error_message if last else task.failed_reason, max_chars=500),
+        attempts=len(task.attempts),
+        hostname=task.hostname,
+        finished_at=task.finished_at,
+        exists=exists,
+        airflow_state=airflow_state,
+        can_act=can_act,
+    )
 
 
-def _instance_values(key: TaskInstanceKey) -> dict[str, Any]:
-    return {"dag_id": key.dag_id, "run_id": key.run_id, "task_id": key.task_id, "map_index": key.map_index}
+def _queue(queue: QueueDepth, per_minute: float) -> payloads.Queue:
+    return payloads.Queue(**asdict(queue), per_minute=round(per_minute, 2))
 
 
-def _queue_values(queue: QueueDepth, per_minute: float) -> dict[str, Any]:
-    return {
-        "queue": queue.queue,
-        "ready": queue.ready,
-        "delayed": queue.delayed,
-        "claimed": queue.claimed,
-        "running": queue.running,
-        "oldest_ready_at": iso(queue.oldest_ready_at),
-        "served_by": queue.served_by,
-        "per_minute": round(per_minute, 2),
-    }
-
-
-def _worker_values(worker: WorkerState) -> dict[str, Any]:
-    return {
-        "worker_id": worker.id,
-        "hostname": worker.hostname,
-        "pid": worker.pid,
-        "queues": worker.queues,
-        "processes": worker.processes,
-        "tasks_running": worker.tasks_running,
-        "tasks_claimed": worker.tasks_claimed,
-        "started_at": iso(worker.started_at),
-        "seen_at": iso(worker.seen_at),
-        "alive": worker.alive,
-        "memory_mb": worker.memory_mb,
-        "cpu_percent": worker.cpu_percent,
-    }
-
-
-def _bucket_values(bucket: Bucket) -> dict[str, Any]:
-    return {
-        "start": iso(bucket.start),
-        "ended": bucket.ended,
-        "failed": bucket.failed,
-        "p50_seconds": bucket.p50_seconds,
-        "p95_seconds": bucket.p95_seconds,
-    }
+def _worker(worker: WorkerState) -> payloads.Worker:
+    values = asdict(worker)
+    return payloads.Worker(worker_id=values.pop("id"), **values)

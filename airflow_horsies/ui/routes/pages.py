@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from functools import cache
 from html import escape
 from http import HTTPStatus
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 
 from airflow.api_fastapi.core_api.security import get_user
 from fastapi import APIRouter, Depends, HTTPException, Response
@@ -21,6 +23,7 @@ PAGE_POLICY = (
     "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
 )
 MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+STYLES = ("styles/base.css", "styles/parts.css", "styles/charts.css", "styles/log.css")
 # What Airflow leaves in the address of a task instance that is not mapped.
 NO_MAP_INDEX = ("{MAP_INDEX}", "")
 
@@ -32,7 +35,7 @@ PAGE = """<!doctype html>
 <meta name="color-scheme" content="light dark">
 <title>{title}</title>
 <link rel="icon" href="{static}/horsies.svg">
-<link rel="stylesheet" href="{static}/horsies.css">
+{styles}
 <script type="module" src="{static}/{script}.js"></script>
 </head>
 <body data-base="{base}">
@@ -63,7 +66,7 @@ def run_page(dag_id: str, run_id: str) -> Response:
     return _page(f"{dag_id} · Horsies", "run")
 
 
-@router.get("/static/{digest}/{name}", dependencies=[Depends(get_user)])
+@router.get("/static/{digest}/{name:path}", dependencies=[Depends(get_user)])
 def static_file(digest: str, name: str) -> Response:
     content = _static_files().get(name)
     if content is None:
@@ -94,9 +97,11 @@ def problem_page(status: int, detail: str) -> Response:
 
 def _page(title: str, script: str, *, content: str = LOADING, status: int = 200) -> Response:
     base = base_path()
+    static = escape(f"{base}{URL_PREFIX}/static/{_digest()}")
     page = PAGE.format(
         title=escape(title),
-        static=escape(f"{base}{URL_PREFIX}/static/{_digest()}"),
+        static=static,
+        styles="\n".join(f'<link rel="stylesheet" href="{static}/{name}">' for name in STYLES),
         script=script,
         base=escape(base),
         content=content,
@@ -106,8 +111,16 @@ def _page(title: str, script: str, *, content: str = LOADING, status: int = 200)
 
 @cache
 def _static_files() -> dict[str, bytes]:
-    folder = files("airflow_horsies.ui").joinpath("static")
-    return {each.name: each.read_bytes() for each in folder.iterdir() if each.name.endswith(tuple(MEDIA_TYPES))}
+    """By the path below the folder."""
+    return dict(_read_files(files("airflow_horsies.ui").joinpath("static"), ""))
+
+
+def _read_files(folder: Traversable, path: str) -> Iterator[tuple[str, bytes]]:
+    for each in folder.iterdir():
+        if each.is_dir():
+            yield from _read_files(each, f"{path}{each.name}/")
+        elif each.name.endswith(tuple(MEDIA_TYPES)):
+            yield f"{path}{each.name}", each.read_bytes()
 
 
 @cache

@@ -10,8 +10,8 @@ from fastapi.responses import HTMLResponse
 
 from airflow_horsies.client import ledger
 from airflow_horsies.core.report import Report
-from airflow_horsies.core.values import iso
 from airflow_horsies.links import report_path
+from airflow_horsies.ui import payloads
 from airflow_horsies.ui.access import MAY_READ_CONNECTION
 from airflow_horsies.ui.clients import page_client
 from airflow_horsies.ui.threads import OwnThreadRoute
@@ -33,11 +33,11 @@ def report_page(name: str, start: datetime, end: datetime) -> Response:
     return HTMLResponse(page, headers={"content-security-policy": REPORT_POLICY})
 
 
-def report_values(report: Report) -> dict[str, str | None]:
-    return {
-        "name": report.name,
-        "start": iso(report.period_start),
-        "end": iso(report.period_end),
-        "made_at": iso(report.made_at),
-        "url": report_path(report),
-    }
+def report_payload(report: Report) -> payloads.Report:
+    return payloads.Report(
+        name=report.name,
+        start=report.period_start,
+        end=report.period_end,
+        made_at=report.made_at,
+        url=report_path(report),
+    )

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 from fastapi import APIRouter, Response
 
+from airflow_horsies.core.attempts import attempts_of
 from airflow_horsies.core.submission import Submission, TaskInstanceKey
 from airflow_horsies.core.task import TaskState, TaskView
-from airflow_horsies.core.values import iso
+from airflow_horsies.ui import payloads
 from airflow_horsies.ui.access import MAY_READ
 from airflow_horsies.ui.answers import json_answer, shown_text
 from airflow_horsies.ui.clients import page_client
 from airflow_horsies.ui.threads import OwnThreadRoute
-from airflow_horsies.ui.timeline import merge_attempts, segments
+from airflow_horsies.ui.timeline import segments
 
 MAX_TASKS = 20_000
 MAX_ROWS = 500
@@ -43,60 +43,61 @@ def read_run(dag_id: str, run_id: str) -> Response:
     of_instance: dict[TaskInstanceKey, list[Submission]] = {}
     for each in submitted:
         of_instance.setdefault(each.task_instance, []).append(each)
-    rows = [_row(key, sent, tasks) for key, sent in of_instance.items()]
-    rows.sort(key=lambda row: (row.pop("rank"), row["submitted_at"]))
+    rows = sorted((_row(key, sent, tasks) for key, sent in of_instance.items()), key=_rank)
     return json_answer(
-        {
-            "dag_id": dag_id,
-            "run_id": run_id,
-            "now": iso(datetime.now(UTC)),
-            "total": len(rows),
-            "is_cut": len(submitted) == MAX_TASKS,
-            "rows": rows[:MAX_ROWS],
-        }
+        payloads.Run(
+            dag_id=dag_id,
+            run_id=run_id,
+            now=datetime.now(UTC),
+            total=len(rows),
+            is_cut=len(submitted) == MAX_TASKS,
+            rows=rows[:MAX_ROWS],
+        )
     )
 
 
-def _row(key: TaskInstanceKey, sent: Sequence[Submission], tasks: dict[str, TaskView]) -> dict[str, Any]:
+def _rank(row: payloads.RunRow) -> tuple[int, datetime]:
+    return len(STATE_ORDER) if row.state is None else STATE_ORDER.index(row.state), row.submitted_at
+
+
+def _row(key: TaskInstanceKey, sent: Sequence[Submission], tasks: dict[str, TaskView]) -> payloads.RunRow:
     found = [tasks[each.horsies_task_id] for each in sent if each.horsies_task_id in tasks]
     counts = Counter(task.state for task in found)
     worst = next((state for state in STATE_ORDER if counts[state]), None)
     failed = next((task for task in found if task.state is worst and task.error_code), None)
     message = failed.attempts[-1].error_message if failed and failed.attempts else None
-    return {
-        "rank": STATE_ORDER.index(worst) if worst else len(STATE_ORDER),
-        "task_id": key.task_id,
-        "map_index": key.map_index,
-        "task_name": sent[0].task_name,
-        "queue": sent[0].queue,
-        "items": len(sent),
-        "state": None if worst is None else str(worst),
-        "counts": {str(state): counts[state] for state in STATE_ORDER if counts[state]},
-        "error_code": shown_text(failed.error_code) if failed else None,
-        "error_message": shown_text(message, max_chars=300),
-        "submitted_at": iso(min(each.submitted_at for each in sent)),
-        "segments": _segments(sent, tasks),
-    }
+    return payloads.RunRow(
+        task_id=key.task_id,
+        map_index=key.map_index,
+        task_name=sent[0].task_name,
+        queue=sent[0].queue,
+        items=len(sent),
+        state=worst,
+        counts={state: counts[state] for state in STATE_ORDER if counts[state]},
+        error_code=shown_text(failed.error_code) if failed else None,
+        error_message=shown_text(message, max_chars=300),
+        submitted_at=min(each.submitted_at for each in sent),
+        segments=_segments(sent, tasks),
+    )
 
 
-def _segments(sent: Sequence[Submission], tasks: dict[str, TaskView]) -> list[dict[str, Any]]:
+def _segments(sent: Sequence[Submission], tasks: dict[str, TaskView]) -> list[payloads.RunSegment]:
     if len(sent) == 1:
         task = tasks.get(sent[0].horsies_task_id)
-        pieces = [] if task is None else segments(sent[0], task, merge_attempts(task, ()))
+        pieces = [] if task is None else segments(sent[0], task, attempts_of(task, ()))
         return [
-            {"kind": each.kind, "start": iso(each.start), "end": iso(each.end), "outcome": each.outcome}
-            for each in pieces
+            payloads.RunSegment(kind=each.kind, start=each.start, end=each.end, outcome=each.outcome) for each in pieces
         ]
     found = [tasks[each.horsies_task_id] for each in sent if each.horsies_task_id in tasks]
     started = [task.started_at for task in found if task.started_at]
     submitted_at = min(each.submitted_at for each in sent)
     if not started:
-        return [{"kind": "waiting", "start": iso(submitted_at), "end": None, "outcome": None}]
+        return [payloads.RunSegment(kind="waiting", start=submitted_at, end=None)]
     ended = [task.finished_at for task in found if task.finished_at]
     over = max(ended) if len(ended) == len(found) else None
     failed = any(task.state in (TaskState.FAILED, TaskState.EXPIRED) for task in found)
     outcome = "RUNNING" if over is None else "FAILED" if failed else "COMPLETED"
     return [
-        {"kind": "waiting", "start": iso(submitted_at), "end": iso(min(started)), "outcome": None},
-        {"kind": "running", "start": iso(min(started)), "end": iso(over), "outcome": outcome},
+        payloads.RunSegment(kind="waiting", start=submitted_at, end=min(started)),
+        payloads.RunSegment(kind="running", start=min(started), end=over, outcome=outcome),
     ]

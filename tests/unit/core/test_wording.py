@@ -6,15 +6,7 @@ from typing import Any
 
 import pytest
 
-from airflow_horsies.core.wording import (
-    LOST,
-    describe_attempt,
-    describe_attempts,
-    describe_metrics,
-    describe_progress,
-    describe_record,
-    outcome_of,
-)
+from airflow_horsies.core.wording import describe_attempts, describe_metrics, describe_progress
 from airflow_horsies.models import Attempt, AttemptRecord, Progress, TaskState, TaskView
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -47,52 +39,53 @@ def task(state: TaskState, *attempts: Attempt, **given: Any) -> TaskView:
     )
 
 
+def describe(view: TaskView, *records: AttemptRecord) -> str:
+    (line,) = describe_attempts(view, records)
+    return line
+
+
+ATTEMPT_LINE = "attempt 2: FAILED in 1.50 s on node, FLAKY: try again (will be retried)"
+
+
 def test_attempt_is_one_line_of_a_log() -> None:
-    assert describe_attempt(ATTEMPT) == "attempt 2: FAILED in 1.50 s on node, FLAKY: try again (will be retried)"
+    assert describe(task(TaskState.FAILED, ATTEMPT)) == ATTEMPT_LINE
 
 
-def test_cancelled_attempt_is_told_of_though_horsies_keeps_none() -> None:
-    told = "attempt 1: CANCELLED after 12.3 s on node (worker w-1)"
+def test_failed_reason_stands_in_for_a_missing_message() -> None:
+    attempt = replace(ATTEMPT, error_message=None, failed_reason="killed", will_retry=False)
+    assert describe(task(TaskState.FAILED, attempt)) == "attempt 2: FAILED in 1.50 s on node, FLAKY: killed"
+
+
+def test_cancelled_attempt_is_described_though_horsies_keeps_none() -> None:
+    line = "attempt 1: CANCELLED after 12.3 s on node (worker w-1)"
     end = BEGAN + timedelta(seconds=12.3)
     stopped = replace(RECORD, outcome="CANCELLED", finished_at=end)
-    assert describe_record(stopped, task(TaskState.CANCELLED, finished_at=BEGAN)) == told
-    # The cancel is heard of before the worker has stopped.
-    assert describe_record(RECORD, task(TaskState.CANCELLED, finished_at=end)) == told
+    assert describe(task(TaskState.CANCELLED, finished_at=BEGAN), stopped) == line
+    # The cancel is known before the worker has stopped.
+    assert describe(task(TaskState.CANCELLED, finished_at=end), RECORD) == line
 
 
-def test_attempt_that_has_not_ended_is_told_with_its_beginning() -> None:
-    assert describe_record(RECORD, task(TaskState.RUNNING)) == (
+def test_attempt_that_has_not_ended_is_described_with_its_start() -> None:
+    assert describe(task(TaskState.RUNNING), RECORD) == (
         "attempt 1: RUNNING, since 2026-01-01 00:00:00 UTC on node (worker w-1)"
     )
 
 
-def test_attempt_whose_end_nobody_told_is_lost() -> None:
-    assert describe_record(RECORD, task(TaskState.FAILED)) == (
+def test_attempt_whose_end_nobody_recorded_is_lost() -> None:
+    assert describe(task(TaskState.FAILED), RECORD) == (
         "attempt 1: LOST, begun 2026-01-01 00:00:00 UTC on node (worker w-1)"
     )
 
 
-def test_error_that_only_the_worker_told_is_shown() -> None:
+def test_error_that_only_the_worker_recorded_is_shown() -> None:
     failed = replace(RECORD, outcome="FAILED", finished_at=BEGAN, error_code="BAD_INPUT", error_message="no\nday")
-    assert describe_record(failed, task(TaskState.RUNNING)) == (
+    assert describe(task(TaskState.RUNNING), failed) == (
         "attempt 1: FAILED after 0.0 s on node (worker w-1), BAD_INPUT: no day"
     )
 
 
-@pytest.mark.parametrize(
-    ("state", "number", "outcome"),
-    [
-        (TaskState.RUNNING, 3, "RUNNING"),
-        (TaskState.RUNNING, 1, LOST),
-        (TaskState.CANCELLED, 3, "CANCELLED"),
-        (TaskState.CANCELLED, 1, LOST),
-        (TaskState.PENDING, 3, LOST),
-        (TaskState.FAILED, 3, LOST),
-    ],
-    ids=str,
-)
-def test_outcome_that_was_never_told_follows_from_the_task(state: TaskState, number: int, outcome: str) -> None:
-    assert outcome_of(replace(RECORD, number=number), task(state, ATTEMPT)) == outcome
+def test_attempt_that_nobody_recorded_yet_is_left_out() -> None:
+    assert list(describe_attempts(task(TaskState.RUNNING, started_at=BEGAN), ())) == []
 
 
 def test_attempts_of_both_sources_come_in_order_with_their_metrics() -> None:
@@ -103,12 +96,12 @@ def test_attempts_of_both_sources_come_in_order_with_their_metrics() -> None:
     ]
     assert list(describe_attempts(task(TaskState.RUNNING, ATTEMPT), records)) == [
         "attempt 1: FAILED after 0.0 s on node (worker w-1)",
-        describe_attempt(ATTEMPT),
+        ATTEMPT_LINE,
         "attempt 2, metrics: jobs 3",
         "attempt 3: RUNNING, since 2026-01-01 00:00:00 UTC on node (worker w-1)",
         "attempt 3, metrics: jobs 1",
     ]
-    assert list(describe_attempts(task(TaskState.COMPLETED, ATTEMPT), [])) == [describe_attempt(ATTEMPT)]
+    assert list(describe_attempts(task(TaskState.COMPLETED, ATTEMPT), [])) == [ATTEMPT_LINE]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import warnings
-from datetime import datetime
 from uuid import UUID
 
 import pytest
@@ -20,10 +19,10 @@ def test_where_failures_go_on_is_told_without_the_id_of_a_task(monkeypatch: pyte
     fernet = Fernet(Fernet.generate_key())
     monkeypatch.setattr(overview_routes, "get_fernet", lambda: fernet)
     cursor = PageCursor(at=NOW, task_id="01a1e223-68a7-7210-ad76-a42348fdcb7c")
-    told = overview_routes._next_values(cursor)
-    assert cursor.task_id not in str(told)
-    assert len(told["id"]) <= 200
-    assert overview_routes._cursor(datetime.fromisoformat(told["at"]), told["id"]) == cursor
+    next_failures = overview_routes._next_failures(cursor)
+    assert cursor.task_id not in str(next_failures)
+    assert len(next_failures.id) <= 200
+    assert overview_routes._cursor(next_failures.at, next_failures.id) == cursor
 
 
 @pytest.mark.parametrize(
