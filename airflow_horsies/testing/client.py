@@ -29,14 +29,14 @@ NAMESPACE = "testing"
 
 
 class NoDatabase(Database):
-    """Stands where a database would; whoever wants to connect is told that there is none."""
+    """In the place of a database; to connect is an error."""
 
     __slots__ = ()
 
     def connect(self, args: Mapping[str, Any] | None = None) -> NoReturn:
         raise HorsiesError(
-            "FakeHorsies has no database, so that no SQL can be run. Use the methods of HorsiesHook that send, read, "
-            "wait for and cancel tasks, or test this code on a real database."
+            "FakeHorsies has no database, so no SQL can be run. Use the methods of HorsiesHook that send, read, wait "
+            "for and cancel tasks, or test this code with a real database."
         )
 
     async def connect_async(self, args: Mapping[str, Any] | None = None) -> NoReturn:
@@ -53,8 +53,8 @@ def make_settings(name: str = "FakeHorsies", *, namespace: str | None = None) ->
 class FakeClient(Client):
     """
     The client behind :class:`~airflow_horsies.hook.HorsiesHook` in a test. It has the methods of the real one; those
-    that run SQL raise an error. Nothing sleeps: a task that ends has ended when it is looked at, and the time-out of a
-    wait for one that never ends is over at once.
+    that run SQL raise an error. Nothing sleeps: a task ends when it is read, and a wait for one that never ends times
+    out immediately.
 
     .. code-block:: python
 
@@ -68,8 +68,8 @@ class FakeClient(Client):
             (task,) = client.wait([client.enqueue_task(TaskSpec(task_name="add", kwargs={"a": 1, "b": 2}))])
             assert task.result.ok == 3
 
-    :param settings: who asks.
-    :param memory: the tables, which the clients of a test share.
+    :param settings: the name of the connection, for messages, and the namespace.
+    :param memory: the tasks, which the clients of a test share.
     :param ledger: the submissions, which they share, too.
     """
 

@@ -22,11 +22,12 @@ from airflow_horsies.testing.outcomes import Outcome, as_json
 
 class FakeHorsies:
     """
-    Stands where horsies' database and workers would, for every hook, operator, sensor, trigger and notifier that is
-    used inside its ``with`` block. No Airflow connection is looked up.
+    Replaces horsies' database and workers for every hook, operator, sensor, trigger and notifier that is used inside
+    its ``with`` block. No Airflow connection is looked up.
 
-    Say first how each task ends. A task that was not declared fails with :class:`UndeclaredTask`, where it is sent and
-    again at the end of the block; where the test fails before that, its error has a note of it.
+    Declare first how each task ends. Sending a task that is not declared raises :class:`UndeclaredTask`. The error is
+    raised again at the end of the block, because ``dag.test()`` only logs it; if the test fails before that, the error
+    of the test has it as a note.
 
     .. code-block:: python
 
@@ -85,8 +86,8 @@ class FakeHorsies:
         :param task_name: the name under which the task is registered on the workers.
         :param value: the value they return, of JSON; or a function that is called with their arguments. Where the
             function raises an exception, the task fails with the code UNHANDLED_EXCEPTION.
-        :param kwargs: only the tasks that have these arguments, whatever others they have. The last declaration that
-            fits a task counts.
+        :param kwargs: only the tasks that have these arguments, whatever others they have. If several declarations
+            match a task, the last one counts.
         """
         self._declare(task_name, kwargs, Outcome(value=_checked(value)))
 
@@ -141,9 +142,9 @@ class FakeHorsies:
 
     def never_ends(self, task_name: str, *, kwargs: Mapping[str, Any] | None = None) -> None:
         """
-        Tasks of this name run until they are cancelled, or declared anew: ``horsies.never_ends("sales.slow")``.
+        Tasks of this name run until they are cancelled or declared again: ``horsies.never_ends("sales.slow")``.
 
-        Whoever waits for one does not sleep: the time-out of the wait is over at once.
+        A wait for one does not sleep: it times out immediately.
 
         :param task_name: the name under which the task is registered on the workers.
         :param kwargs: only the tasks that have these arguments, whatever others they have.
@@ -175,7 +176,7 @@ class FakeHorsies:
 
     def queue(self, name: str, *, ready: int = 0, workers: int = 1) -> None:
         """
-        What a queue sensor sees, and whether tasks of the queue are started: ``horsies.queue("gpu", workers=0)``.
+        What a queue sensor sees, and whether workers start the tasks of the queue: ``horsies.queue("gpu", workers=0)``.
 
         :param name: the name of the queue.
         :param ready: how many tasks of others wait there.

@@ -133,7 +133,7 @@ class Memory:
             )
 
     def _refuse(self, message: str) -> None:
-        # Airflow logs what a task or a callback raises and goes on; FakeHorsies raises it again at its end.
+        # dag.test() logs what a task or a callback raises; FakeHorsies raises it again at its end.
         self.undeclared.append(UndeclaredTask(message))
         raise self.undeclared[-1]
 

@@ -116,8 +116,8 @@ def run_task(
     """
     Render the templates of a task, execute it, run the trigger it defers to, resume it, and return its value.
 
-    It needs nothing of Airflow but its code, and takes milliseconds. The task itself stays as it is. Dependencies,
-    retries and callbacks are Airflow's: ``dag.test()`` has them.
+    It uses no Airflow database and takes milliseconds. The task itself is not changed. Dependencies, retries and
+    callbacks are not run; use ``dag.test()`` for these.
 
     .. code-block:: python
 
