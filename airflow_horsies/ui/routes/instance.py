@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from http import HTTPStatus
-from typing import Annotated
+from typing import Annotated, Any
 
 from airflow.api_fastapi.common.db.common import SessionDep
 from airflow.api_fastapi.logging.decorators import action_logging
@@ -198,13 +198,7 @@ def read_instance(
     tries = read_tries(session, key)
     if latest.count:
         tries = sorted([*tries, *lost_tries(tries, rounds)], key=lambda each: each.number)
-    head = {
-        **asdict(key),
-        "now": datetime.now(UTC),
-        "can_act": rights.may_act(key.dag_id),
-        "tries": [_try(each) for each in tries],
-        "positions": latest.count,
-    }
+    head = _head(key, tries, positions=latest.count, can_act=rights.may_act(key.dag_id))
     if not latest.count:
         # Not an error: it may submit any moment.
         return json_answer(payloads.EmptyInstance(**head))
@@ -214,15 +208,7 @@ def read_instance(
             counts={state: counts[state] for state in TaskState if counts.get(state)},
             past_retention=latest.count - sum(counts.values()),
             position=position,
-            submissions=[
-                _submission(
-                    each,
-                    tasks.get(each.horsies_task_id),
-                    records.get(each.horsies_task_id, ()),
-                    progress.get(each.horsies_task_id),
-                )
-                for each in rounds
-            ],
+            submissions=[_submission(each, tasks, records, progress) for each in rounds],
             log=payloads.Log(
                 life=chosen.life,
                 round=chosen.round,
@@ -283,10 +269,26 @@ def _written_lines(task_id: str, attempt: int | None) -> Iterator[bytes]:
         seen = found[-1].cursor
 
 
+def _head(key: TaskInstanceKey, tries: Sequence[AirflowTry], *, positions: int, can_act: bool) -> dict[str, Any]:
+    """The fields of payloads.InstanceHead."""
+    return {
+        **asdict(key),
+        "now": datetime.now(UTC),
+        "can_act": can_act,
+        "tries": [_try(each) for each in tries],
+        "positions": positions,
+    }
+
+
 def _submission(
-    submission: Submission, task: TaskView | None, records: Sequence[AttemptRecord], progress: Progress | None
+    submission: Submission,
+    tasks: Mapping[str, TaskView],
+    records: Mapping[str, Sequence[AttemptRecord]],
+    progresses: Mapping[str, Progress],
 ) -> payloads.Submission:
-    attempts = attempts_of(task, records)
+    task = tasks.get(submission.horsies_task_id)
+    attempts = attempts_of(task, records.get(submission.horsies_task_id, ()))
+    progress = progresses.get(submission.horsies_task_id)
     return payloads.Submission(
         horsies_task_id=submission.horsies_task_id,
         task_name=submission.task_name,

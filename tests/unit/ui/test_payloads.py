@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -12,24 +13,25 @@ from cryptography.fernet import Fernet
 from jsonschema import Draft202012Validator, FormatChecker, ValidationError
 
 from airflow_horsies.core.cluster import QueueDepth, WorkerState
+from airflow_horsies.core.paging import FailedTasks, PageCursor, TaskPage
 from airflow_horsies.core.report import Report
 from airflow_horsies.core.task import TaskException, TaskFailure, TaskResult
+from airflow_horsies.ledger.latest import Deployment
 from airflow_horsies.models import (
     Attempt,
     AttemptRecord,
+    LogCursor,
     LogLine,
     Progress,
+    Submission,
     TaskState,
 )
 from tests.docs.payload_types import TYPES_FILE, answer_schema, render_types
-from tests.unit.ui.pages import NOW, URL, FakePageClient, submission, view
-from tests.unit.ui.rig import Client
+from tests.unit.ui.rig import NOW, URL, Client, FakePages, id_of, submission, view
 
 # isort: split
-from airflow_horsies.ui.airflow_side import AirflowTry
-from airflow_horsies.ui.routes import instance as instance_routes
+from airflow_horsies.ui import clients
 from airflow_horsies.ui.routes import overview as overview_routes
-from airflow_horsies.ui.routes import run as run_routes
 
 RUN_URL = "/api/dags/sales/gantt/manual__1"
 
@@ -52,29 +54,64 @@ def attempt(number: int, outcome: str, **changed: Any) -> Attempt:
     )
 
 
+class FullPages(FakePages):
+    """Has what the other pages read, too."""
+
+    deployment = Deployment("default", "")
+    records: Mapping[str, tuple[AttemptRecord, ...]]
+    progress: Mapping[str, Progress]
+    lines: list[LogLine]
+    queues: list[QueueDepth]
+    workers: list[WorkerState]
+
+    def read_attempts(self, task_ids: Iterable[str]) -> dict[str, tuple[AttemptRecord, ...]]:
+        return dict(self.records)
+
+    def read_progress(self, task_ids: Iterable[str]) -> dict[str, Progress]:
+        return dict(self.progress)
+
+    def read_lines(self, task_id: str, after: LogCursor | None = None, limit: int = 1_000) -> list[LogLine]:
+        return self.lines
+
+    def read_submissions_of_run(self, dag_id: str, run_id: str, *, limit: int) -> list[Submission]:
+        return self.submissions
+
+    def read_submissions_of_tasks(self, ids: Collection[str]) -> list[Submission]:
+        return [each for each in self.submissions if each.horsies_task_id in ids]
+
+    def list_recent_tasks(self, *, limit: int) -> TaskPage:
+        return TaskPage(tasks=tuple(self.memory.tasks.values()), next=None)
+
+    def find_failed(self, *, window: int, limit: int, before: PageCursor | None) -> FailedTasks:
+        ids = tuple(task.id for task in self.memory.tasks.values() if task.state is TaskState.FAILED)
+        return FailedTasks(ids=ids, searched_to=NOW, next=PageCursor(at=NOW, task_id="the-last"))
+
+    def read_queues(self) -> list[QueueDepth]:
+        return self.queues
+
+    def read_workers(self) -> list[WorkerState]:
+        return self.workers
+
+
 @pytest.fixture
-def full(client: Client, monkeypatch: pytest.MonkeyPatch) -> FakePageClient:
+def full(client: Client, monkeypatch: pytest.MonkeyPatch) -> FullPages:
     """Every part of every answer is there, and every part that can be missing is missing somewhere."""
-    horsies = FakePageClient([submission()], {"1-1-0": view("1-1-0")})
-    for module in (instance_routes, overview_routes, run_routes):
-        monkeypatch.setattr(module, "page_client", horsies)
-    tries = [AirflowTry(number=1, state="running", started_at=NOW, ended_at=None)]
-    monkeypatch.setattr(instance_routes, "read_tries", lambda session, key: tries)
-    monkeypatch.setattr(instance_routes, "read_rendered", lambda session, key: {})
+    pages = FullPages()
+    monkeypatch.setattr(clients, "PageClient", pages.connect)
     failure = TaskFailure(
         error_code="BAD", message="no", data={"row": 3}, exception=TaskException(type="E", message="m", traceback="T")
     )
-    horsies.submissions = [
+    pages.submissions = [
         submission(0, life=1),
         replace(submission(0, life=2), good_until=at(60)),
         submission(1, life=2),
         submission(2, life=2),
         submission(3, life=2),
     ]
-    horsies.tasks = {
-        "1-1-0": view("1-1-0", TaskState.CANCELLED, claimed_at=at(1), started_at=at(2), finished_at=at(6)),
-        "2-1-0": view(
-            "2-1-0",
+    pages.put(
+        view(id_of("1-1-0"), TaskState.CANCELLED, claimed_at=at(1), started_at=at(2), finished_at=at(6)),
+        view(
+            id_of("2-1-0"),
             TaskState.FAILED,
             claimed_at=at(1),
             started_at=at(4),
@@ -89,20 +126,20 @@ def full(client: Client, monkeypatch: pytest.MonkeyPatch) -> FakePageClient:
             kwargs={"a": 1, "b": "text"},
             result=TaskResult(error=failure),
         ),
-        "2-1-1": view(
-            "2-1-1", TaskState.RUNNING, claimed_at=at(1), started_at=at(2), worker_id="w", hostname="h", pid=1
-        ),
-        "2-1-2": view(
-            "2-1-2",
+        view(id_of("2-1-1"), TaskState.RUNNING, claimed_at=at(1), started_at=at(2), worker_id="w", hostname="h", pid=1),
+        view(
+            id_of("2-1-2"),
             attempts=(attempt(1, "COMPLETED"),),
             started_at=at(2),
             finished_at=at(3.5),
             result=TaskResult(ok={"rows": 3}),
         ),
-    }
-    horsies.records = {
-        "1-1-0": (AttemptRecord(number=1, worker_id="w", hostname="h", pid=7, started_at=at(2), metrics={"jobs": 3}),),
-        "2-1-0": (
+    )
+    pages.records = {
+        id_of("1-1-0"): (
+            AttemptRecord(number=1, worker_id="w", hostname="h", pid=7, started_at=at(2), metrics={"jobs": 3}),
+        ),
+        id_of("2-1-0"): (
             AttemptRecord(
                 number=2,
                 worker_id="w",
@@ -113,9 +150,9 @@ def full(client: Client, monkeypatch: pytest.MonkeyPatch) -> FakePageClient:
             ),
         ),
     }
-    horsies.told_progress = {"2-1-0": Progress(attempt=1, done=4, total=10, stage="sort", updated_at=NOW)}
-    horsies.lines = [LogLine(attempt=1, number=1, logged_at=NOW, level="INFO", text="said")]
-    horsies.queues = [
+    pages.progress = {id_of("2-1-0"): Progress(attempt=1, done=4, total=10, stage="sort", updated_at=NOW)}
+    pages.lines = [LogLine(attempt=1, number=1, logged_at=NOW, level="INFO", text="said")]
+    pages.queues = [
         QueueDepth(queue="default", ready=1, delayed=2, claimed=3, running=4, oldest_ready_at=NOW, served_by=1),
         QueueDepth(queue="quiet", ready=0, delayed=0, claimed=0, running=0, oldest_ready_at=None, served_by=0),
     ]
@@ -131,15 +168,15 @@ def full(client: Client, monkeypatch: pytest.MonkeyPatch) -> FakePageClient:
         seen_at=NOW,
         alive=True,
     )
-    horsies.workers = [worker, replace(worker, id="v", memory_mb=12.5, cpu_percent=3.0, alive=False)]
-    horsies.reports = [Report(name="r", period_start=NOW, period_end=at(9), location="/x", made_at=NOW)]
+    pages.workers = [worker, replace(worker, id="v", memory_mb=12.5, cpu_percent=3.0, alive=False)]
+    reports = [Report(name="r", period_start=NOW, period_end=at(9), location="/x", made_at=NOW)]
     monkeypatch.setattr(overview_routes, "cluster", overview_routes.Shared(overview_routes._read_cluster))
-    monkeypatch.setattr(overview_routes.ledger, "list_reports", lambda client, *, limit: list(horsies.reports))
+    monkeypatch.setattr(overview_routes.ledger, "list_reports", lambda client, *, limit: reports)
     monkeypatch.setattr(overview_routes, "may_read_connection", lambda user: True)
     monkeypatch.setattr(overview_routes, "read_states", lambda session, keys: dict.fromkeys(keys, "failed"))
     fernet = Fernet(Fernet.generate_key())
     monkeypatch.setattr(overview_routes, "get_fernet", lambda: fernet)
-    return horsies
+    return pages
 
 
 def check(answer: httpx.Response, name: str) -> None:
@@ -163,17 +200,17 @@ def check(answer: httpx.Response, name: str) -> None:
         ("/api/none", "Problem"),
     ],
 )
-def test_answer_has_the_fields_of_its_payload(client: Client, full: FakePageClient, path: str, name: str) -> None:
+def test_answer_has_the_fields_of_its_payload(client: Client, full: FullPages, path: str, name: str) -> None:
     check(client.get(path), name)
 
 
-def test_a_cancel_is_answered_with_its_payload(client: Client, full: FakePageClient) -> None:
+def test_a_cancel_is_answered_with_its_payload(client: Client, full: FullPages) -> None:
     headers = {"origin": "http://airflow.test"}
     check(client.request("POST", f"{URL}/cancel", json={}, headers=headers), "Cancelled")
 
 
-def test_what_is_no_longer_kept_leaves_its_fields_behind(client: Client, full: FakePageClient) -> None:
-    full.tasks = {}
+def test_what_is_no_longer_kept_leaves_its_fields_behind(client: Client, full: FullPages) -> None:
+    full.put()
     check(client.get(URL), "Instance")
     check(client.get(f"{URL}/items"), "Items")
     check(client.get(RUN_URL), "Run")
@@ -181,13 +218,13 @@ def test_what_is_no_longer_kept_leaves_its_fields_behind(client: Client, full: F
     check(client.get(RUN_URL), "Run")
 
 
-def test_nothing_submitted_has_a_payload_of_its_own(client: Client, full: FakePageClient) -> None:
+def test_nothing_submitted_has_a_payload_of_its_own(client: Client, full: FullPages) -> None:
     full.submissions = []
     check(client.get(URL), "EmptyInstance")
     check(client.get(RUN_URL), "Run")
 
 
-def test_a_field_too_many_or_too_few_is_noticed(client: Client, full: FakePageClient) -> None:
+def test_a_field_too_many_or_too_few_is_noticed(client: Client, full: FullPages) -> None:
     answer = client.get(f"{URL}/values")
     for changed in ({**answer.json(), "more": 1}, {"kwargs": None}):
         with pytest.raises(ValidationError):
