@@ -302,7 +302,7 @@ def test_retry_after_the_task_process_was_killed_goes_on_with_the_same_horsies_t
 
     assert api.wait("one_surviving", run_id) == "success", api.story("one_surviving", run_id)
     assert hook.read_submissions(instance) == [submission]
-    assert [attempt.outcome for attempt in hook.attempts(submission.horsies_task_id)] == ["COMPLETED"]
+    assert [attempt.outcome for attempt in hook.read_task(submission.horsies_task_id).attempts] == ["COMPLETED"]
 
 
 def test_all_that_waited_through_the_faults_end_well_and_leave_nothing_behind(

@@ -225,7 +225,7 @@ def test_given_id_runs_once_and_other_arguments_under_it_are_refused(hook: Horsi
         hook.enqueue_task(replace(spec, kwargs={"a": 1, "b": 2}))
     with pytest.raises(TaskIdTaken, match="nothing was sent"):
         hook.enqueue_tasks([TaskSpec(task_name="add", kwargs={"a": 5, "b": 5}), spec])
-    assert len(hook.attempts(spec.task_id)) == 1
+    assert len(hook.read_task(spec.task_id).attempts) == 1
     assert hook.list_tasks(states={TaskState.PENDING}, task_name="add", queue="default").tasks == ()
 
 
