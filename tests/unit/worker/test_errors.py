@@ -11,7 +11,7 @@ from airflow_horsies.worker.errors import (
     CODES_BY_CLASS,
     ERROR_CODES,
     MAX_MESSAGE_CHARS,
-    SIGNS,
+    CODES_BY_TEXT,
     SparkLost,
     TaskFault,
     describe,
@@ -329,7 +329,7 @@ def test_a_message_is_a_line_or_two_without_frames_of_java(case: str) -> None:
 
 
 def test_every_code_that_is_given_is_explained() -> None:
-    given = {code for code, _, _ in SIGNS} | set(CODES_BY_CLASS.values())
+    given = {code for code, _, _ in CODES_BY_TEXT} | set(CODES_BY_CLASS.values())
     given |= {code for _, code, _ in CASES.values()}
     assert given <= set(ERROR_CODES)
     assert all(code.isupper() and meaning.meaning.endswith(".") for code, meaning in ERROR_CODES.items())

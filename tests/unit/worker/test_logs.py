@@ -189,7 +189,7 @@ def test_of_an_attempt_that_wrote_all_its_lines_what_we_say_is_kept_and_the_trac
     log = AttemptLog(2)
     log.add("INFO", ["a", "b", "c"])
     log.add_exception(raised())
-    log.say("ERROR", "UNHANDLED_EXCEPTION: ValueError: no such day")
+    log.add_note("ERROR", "UNHANDLED_EXCEPTION: ValueError: no such day")
     log.close()
     dropped = log.dropped
     assert dropped > 3

@@ -442,7 +442,7 @@ def test_an_attempt_that_ends_while_it_is_reported_on_is_reported_to_its_end(
 
     def append_and_end(params: Mapping[str, Any]) -> Rows:
         if attempt.outcome is None:
-            attempt.log.say("INFO", "the last line")
+            attempt.log.add_note("INFO", "the last line")
             attempt.end("COMPLETED")
         return append(params)
 
