@@ -105,7 +105,7 @@ def test_the_end_is_seen_after_everything_about_it() -> None:
     running.end("FAILED", "SPARK_JOB_FAILED", "boo")
     assert (running.outcome, running.error_code, running.error_message) == ("FAILED", "SPARK_JOB_FAILED", "boo")
     assert running.finished_at is not None
-    assert "not kept" in running.log.take(1)[-1].lines[-1]
+    assert "not stored" in running.log.take(1)[-1].lines[-1]
     assert not running.reported.is_set()
 
 

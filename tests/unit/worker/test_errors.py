@@ -291,7 +291,7 @@ CASES: dict[str, tuple[Exception, str, str]] = {
     "JVM gone": (
         Network("Answer from Java side is empty"),
         "SPARK_SESSION_LOST",
-        "Spark went away",
+        "The Spark session was lost",
     ),
     "Connect server gone": (
         Grpc(

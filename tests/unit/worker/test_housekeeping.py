@@ -107,7 +107,7 @@ def test_trouble_is_told_once_and_the_next_time_all_is_well(
     house.down = None
     housekeeper.prune_tables()
     assert [record.message for record in caplog.records] == [
-        "The airflow_horsies tables are not pruned for now: database x cannot be reached"
+        "Pruning the airflow_horsies tables failed and is tried again later: database x cannot be reached"
     ]
     assert house.seen
 

@@ -54,8 +54,8 @@ def test_lines_have_a_bound_in_bytes_too() -> None:
     assert 10 < len(kept) < 50
     assert sum(len(line.encode()) for line in kept) < 50_000
     assert kept[0].startswith("0000") and kept[-1].startswith(f"{len(kept) - 1:04d}")
-    assert bound == "This attempt has written its 50,000 bytes; more are not kept here"
-    assert last.startswith(f"{1_000 - len(kept):,} further lines were not kept")
+    assert bound == "The log of this attempt has reached its limit of 50,000 bytes. Later lines are not stored."
+    assert last.startswith(f"{1_000 - len(kept):,} more lines were not stored")
 
 
 def test_a_line_longer_than_is_kept_counts_as_much_as_is_kept_of_it() -> None:
@@ -93,8 +93,8 @@ def test_no_more_lines_are_kept_than_the_limit_and_it_says_so_once() -> None:
         ("INFO", "a"),
         ("INFO", "b"),
         ("INFO", "c"),
-        ("WARNING", "This attempt has written its 3 lines; more are not kept here"),
-        ("WARNING", "3 further lines were not kept; the worker's own log has them"),
+        ("WARNING", "The log of this attempt has reached its limit of 3 lines. Later lines are not stored."),
+        ("WARNING", "3 more lines were not stored. See the log of the worker process."),
     ]
 
 
@@ -104,7 +104,7 @@ def test_a_chunk_that_passes_the_limit_is_kept_in_part_and_the_notice_comes_behi
     log.add("INFO", ["c", "d", "e"])
     *kept, notice = texts(log)
     assert kept == ["a", "b", "c"]
-    assert "not kept" in notice
+    assert "not stored" in notice
     assert log.dropped == 2
 
 
@@ -196,9 +196,9 @@ def test_of_an_attempt_that_wrote_all_its_lines_what_we_say_is_kept_and_the_trac
     assert told(log) == [
         ("INFO", "a"),
         ("INFO", "b"),
-        ("WARNING", "This attempt has written its 2 lines; more are not kept here"),
+        ("WARNING", "The log of this attempt has reached its limit of 2 lines. Later lines are not stored."),
         ("ERROR", "UNHANDLED_EXCEPTION: ValueError: no such day"),
-        ("WARNING", f"{dropped} further lines were not kept; the worker's own log has them"),
+        ("WARNING", f"{dropped} more lines were not stored. See the log of the worker process."),
     ]
 
 
