@@ -9,9 +9,9 @@ pytest.importorskip("horsies")
 
 from airflow_horsies.worker.errors import (
     CODES_BY_CLASS,
+    CODES_BY_TEXT,
     ERROR_CODES,
     MAX_MESSAGE_CHARS,
-    CODES_BY_TEXT,
     SparkLost,
     TaskFault,
     describe,

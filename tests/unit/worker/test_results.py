@@ -171,7 +171,7 @@ def test_numbers_that_json_lacks_are_told_with_their_place(value: Any, place: st
     "value", [object(), lambda: 1, int, Leg, pd.NaT, pd.NA, pd.DataFrame({"a": [1]}), b"\xff", ValueError("x")]
 )
 def test_what_json_cannot_hold_is_told(value: Any) -> None:
-    with pytest.raises(TaskFault, match="(?i)result") as caught:
+    with pytest.raises(TaskFault, match=r"(?i)result") as caught:
         convert({"x": [value]})
     assert caught.value.code == "RESULT_NOT_JSON"
     assert caught.value.__cause__ is None
