@@ -96,7 +96,7 @@ def _tiles(total: Row, workers: Sequence[Row]) -> str:
     tiles = [
         ("Tasks that ended", number(total["tasks"]), f"{number(bad)} not completed"),
         ("Success rate", percent(total["success_rate"]), f"{number(total['completed'])} completed"),
-        ("Retries", number(total["retries"]), f"{number(total['healed'])} tasks completed after a retry"),
+        ("Retries", number(total["retries"]), f"completed after a retry: {number(total['healed'])}"),
         ("Wait, p95", seconds(total["wait_p95"]), f"median {seconds(total['wait_p50'])}"),
         ("Run time, p95", seconds(total["run_p95"]), f"median {seconds(total['run_p50'])}"),
         ("Workers", number(len({row["worker_id"] for row in workers})), f"{number(total['attempts'])} attempts"),

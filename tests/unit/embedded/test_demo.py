@@ -48,7 +48,7 @@ def test_attempts_are_listed_under_their_task() -> None:
 
 def test_clean_leaves_a_folder_that_holds_no_demo_alone(tmp_path: Path) -> None:
     (tmp_path / "precious").touch()
-    with pytest.raises(EmbeddedError, match="holds no demo"):
+    with pytest.raises(EmbeddedError, match="does not contain a demo"):
         clean(tmp_path)
     assert [each.name for each in tmp_path.iterdir()] == ["precious"]
 
