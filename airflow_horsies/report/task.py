@@ -52,7 +52,7 @@ def add_report_task(app: Horsies, *, folder: str | None = None, name: str = REPO
         """Report the tasks that ended from ``start``, inclusive, to ``end``, exclusive."""
         if end <= start:
             raise TaskFault(
-                "BAD_INPUT", f"end must be after start, but {end.isoformat()} is not after {start.isoformat()}."
+                "BAD_INPUT", f"Argument end must be after start: {end.isoformat()} is not after {start.isoformat()}."
             )
         return write_report(spark, Period(start=start, end=end), place)
 

@@ -32,7 +32,7 @@ def to_json(value: Any, *, max_rows: int | None, max_bytes: int) -> Any:
         ) from None
     except (PydanticSerializationError, TypeError, ValueError) as error:
         raise TaskFault(
-            "RESULT_NOT_JSON", f"The result cannot be converted to JSON: {error}. Return JSON types."
+            "RESULT_NOT_JSON", f"The result cannot be converted to JSON: {error}. Return only JSON types."
         ) from None
     if size > max_bytes:
         raise TaskFault(

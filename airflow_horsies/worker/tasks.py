@@ -208,7 +208,8 @@ class Arguments:
             self._adapters[parameter.name].json_schema()
         except PydanticUserError as error:
             raise TaskDefinitionError(
-                f"{where} has an annotation that JSON cannot represent: {error.message}"
+                f"{where} has an annotation that JSON cannot represent. Use JSON types or pydantic models. "
+                f"{error.message}"
             ) from None
         if parameter.default is inspect.Parameter.empty:
             self._required.add(parameter.name)

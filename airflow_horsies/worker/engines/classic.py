@@ -160,7 +160,10 @@ class ClassicSpark:
             return failure if failure.code is None else Failure("SPARK_SESSION_LOST", message)
         if exit_code == OUT_OF_MEMORY_EXIT_CODE:
             return Failure("SPARK_OUT_OF_MEMORY", f"Spark ran out of memory and its JVM exited. {MORE_MEMORY}")
-        return Failure("SPARK_SESSION_LOST", f"The JVM of Spark exited with code {exit_code} while the task ran.")
+        return Failure(
+            "SPARK_SESSION_LOST",
+            f"The JVM of Spark exited with code {exit_code} while the task ran. See the worker's log.",
+        )
 
     # -- inside --------------------------------------------------------------------------------------------------
 

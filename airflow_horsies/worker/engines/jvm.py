@@ -132,8 +132,10 @@ class Jvm:
                 self._process.wait(STOP_SECONDS)
         self.kill()
 
+    @property
     def last_output(self) -> str:
-        return "\n".join(self._last_lines[-10:])
+        lines = "\n".join(self._last_lines[-10:])
+        return f"Its last output: {lines}" if lines else "It has no output."
 
     def _full_conf(self) -> dict[str, str]:
         conf = dict(self._conf)
@@ -147,9 +149,11 @@ class Jvm:
         while not path.exists():
             if not self.is_running:
                 time.sleep(0.1)  # its last lines are still being read
-                raise JvmError(f"The JVM of Spark exited during its start: {self.last_output() or 'it has no output.'}")
+                raise JvmError(
+                    f"The JVM of Spark exited during its start. Check Java and the free memory. {self.last_output}"
+                )
             if time.monotonic() > give_up:
-                raise JvmError(f"The JVM of Spark did not start in time: {self.last_output() or 'it has no output.'}")
+                raise JvmError(f"The JVM of Spark did not start in time. Check the Spark master. {self.last_output}")
             time.sleep(0.05)
         data = path.read_bytes()
         path.unlink()

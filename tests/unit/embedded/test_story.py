@@ -59,7 +59,7 @@ GOOD = Outcome(
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "problems"),
     [
         ({}, []),
         ({"days": Counter({"success": 30, "failed": 1})}, ["Not all of 31 days succeeded."]),
@@ -74,13 +74,13 @@ GOOD = Outcome(
         ),
     ],
 )
-def test_what_did_not_go_as_it_should_is_told(wrong: dict[str, Any], told: list[str]) -> None:
-    assert replace(GOOD, **wrong).problems == told
+def test_what_did_not_go_as_it_should_is_told(wrong: dict[str, Any], problems: list[str]) -> None:
+    assert replace(GOOD, **wrong).problems == problems
 
 
 def test_the_summary_tells_what_happened(capsys: pytest.CaptureFixture[str]) -> None:
     print_summary(GOOD, 3.25)
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     for part in (
         "The pipeline processed 31 days of January 2013 in 3.2 minutes",
         "27,004 flights,\n521 of them cancelled. The quality gate quarantined 21 rows",
@@ -88,7 +88,7 @@ def test_the_summary_tells_what_happened(capsys: pytest.CaptureFixture[str]) -> 
         "QUALITY_GATE_FAILED: because",
         "counts 220 tasks, of which 99.5% completed. Retries: 1. The report is in:\n  /reports/pages/week.html",
     ):
-        assert part in told
+        assert part in output
 
 
 def test_waiting_ends_when_nothing_moves(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +141,7 @@ class RunsOfAirflow:
 def test_a_day_that_fails_ends_the_waiting_with_its_reason() -> None:
     airflow = RunsOfAirflow(flights_daily_1="success", flights_daily_2="failed", flights_daily_3="queued")
     with pytest.raises(EmbeddedError, match=r"Run flights_daily_2 of flights_daily failed\.\n  ingest: .* no disk"):
-        story._wait_for_days(airflow, "a", "b", 3, lambda told: None)  # type: ignore[arg-type]
+        story._wait_for_days(airflow, "a", "b", 3, lambda text: None)  # type: ignore[arg-type]
 
 
 def test_what_failed_in_an_earlier_demo_runs_again() -> None:

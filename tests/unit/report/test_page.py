@@ -57,7 +57,11 @@ def test_a_page_needs_nothing_but_itself() -> None:
 
 def test_hostile_words_stay_words() -> None:
     rows = {
-        "groups": [group(), group(day=MONDAY.date()), *(group(each, HOSTILE) for each in ("dag", "task", "queue"))],
+        "groups": [
+            group(),
+            group(day=MONDAY.date()),
+            *(group(dimension, HOSTILE) for dimension in ("dag", "task", "queue")),
+        ],
         "errors": [error(HOSTILE)],
         "slowest": [attempt(task_name=HOSTILE, dag_id=HOSTILE, run_id=HOSTILE, hostname=HOSTILE, outcome=HOSTILE)],
         "workers": [worker(HOSTILE, HOSTILE)],
@@ -82,7 +86,7 @@ def test_tasks_that_never_ran_have_no_times() -> None:
 
 
 def test_long_tables_are_cut_and_say_so() -> None:
-    rows = {**NOBODY, "groups": [group(), *(group("task", f"task {each}") for each in range(MAX_ROWS + 3))]}
+    rows = {**NOBODY, "groups": [group(), *(group("task", f"task {index}") for index in range(MAX_ROWS + 3))]}
     words = Outline(render_page(WEEK, **rows, made_at=MADE_AT)).words
     assert f"The first {MAX_ROWS} of {MAX_ROWS + 3} rows. The Parquet files contain all rows." in words
 
@@ -118,4 +122,4 @@ def test_percent(part: float | None, text: str) -> None:
 
 
 def test_number() -> None:
-    assert [number(each) for each in (0, 1234567, 2.5)] == ["0", "1,234,567", "2.5"]
+    assert [number(value) for value in (0, 1234567, 2.5)] == ["0", "1,234,567", "2.5"]

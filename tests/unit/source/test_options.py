@@ -1,4 +1,4 @@
-"""What may be said with options, and what is answered to the rest."""
+"""Valid options, and the errors of invalid ones."""
 
 from __future__ import annotations
 

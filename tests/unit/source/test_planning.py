@@ -1,4 +1,4 @@
-"""How a table is cut, who is told how to log in, and whose end a keeper waits for."""
+"""How a table is divided, where credentials come from, and which process a keeper waits for."""
 
 from __future__ import annotations
 

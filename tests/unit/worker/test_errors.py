@@ -50,9 +50,9 @@ FRAMES = (
 )
 
 
-def java(said: str, then: str = "") -> Exception:
+def java(message: str, then: str = "") -> Exception:
     """str() of a Py4JJavaError."""
-    return Java(f"An error occurred while calling o359.collectToPython.\n: {said}\n{FRAMES}{then}")
+    return Java(f"An error occurred while calling o359.collectToPython.\n: {message}\n{FRAMES}{then}")
 
 
 def job_failed(cause: str, where: str = "localhost executor driver") -> Exception:
@@ -72,10 +72,10 @@ ValueError: no such day: 31 February
 """
 
 
-def udf_failed(said: str) -> Exception:
+def udf_failed(message: str) -> Exception:
     return PythonUdf(
         "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
-        f'  File "/opt/tasks/days.py", line 26, in parse\n    return days[name]\n{said}'
+        f'  File "/opt/tasks/days.py", line 26, in parse\n    return days[name]\n{message}'
     )
 
 

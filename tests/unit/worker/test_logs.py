@@ -38,7 +38,7 @@ def texts(log: AttemptLog) -> list[str]:
     return [line.text for line in taken(log)]
 
 
-def told(log: AttemptLog) -> list[tuple[str, str]]:
+def records(log: AttemptLog) -> list[tuple[str, str]]:
     return [(line.level, line.text) for line in taken(log)]
 
 
@@ -89,7 +89,7 @@ def test_no_more_lines_are_kept_than_the_limit_and_it_says_so_once() -> None:
     log.add("INFO", ["d"])
     log.add("INFO", ["e", "f"])
     log.close()
-    assert told(log) == [
+    assert records(log) == [
         ("INFO", "a"),
         ("INFO", "b"),
         ("INFO", "c"),
@@ -127,7 +127,7 @@ def test_a_limit_of_nothing_keeps_nothing_but_the_notices() -> None:
     log = AttemptLog(0)
     log.add("INFO", ["a"])
     log.close()
-    assert [level for level, _ in told(log)] == ["WARNING", "WARNING"]
+    assert [level for level, _ in records(log)] == ["WARNING", "WARNING"]
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_of_an_attempt_that_wrote_all_its_lines_what_we_say_is_kept_and_the_trac
     log.close()
     dropped = log.dropped
     assert dropped > 3
-    assert told(log) == [
+    assert records(log) == [
         ("INFO", "a"),
         ("INFO", "b"),
         ("WARNING", "The log of this attempt has reached its limit of 2 lines. Later lines are not stored."),
@@ -281,7 +281,7 @@ def test_what_a_task_prints_goes_where_it_went_and_to_its_attempt() -> None:
         print("to stdout")
         print("to stderr", file=sys.stderr)
         child.end()
-        assert sorted(told(log)) == [("INFO", "to stdout"), ("WARNING", "to stderr")]
+        assert sorted(records(log)) == [("INFO", "to stdout"), ("WARNING", "to stderr")]
         assert (child.out.getvalue(), child.err.getvalue()) == (b"to stdout\n", b"to stderr\n")
 
 
@@ -488,7 +488,7 @@ def test_a_logged_exception_is_kept_line_by_line_at_its_level() -> None:
         except ValueError:
             logging.getLogger("my.tasks").exception("two\nlines")
         child.end()
-        lines = told(log)
+        lines = records(log)
         assert {level for level, _ in lines} == {"ERROR"}
         assert [text for _, text in lines][:3] == ["my.tasks: two", "lines", "Traceback (most recent call last):"]
         assert lines[-1] == ("ERROR", "ValueError: no such day")
@@ -499,7 +499,7 @@ def test_a_record_is_kept_once_and_printed_once() -> None:
         log = child.begin()
         logging.getLogger("my.tasks").warning("careful")
         child.end()
-        assert told(log) == [("WARNING", "my.tasks: careful")]
+        assert records(log) == [("WARNING", "my.tasks: careful")]
         assert child.err.getvalue().count(b"careful") == 1
 
 

@@ -67,7 +67,7 @@ def test_what_is_not_ours_stays(temporary: Path) -> None:
     for name in (f"{FOLDER_PREFIX}x", "other"):
         (temporary / name).mkdir()
     remove_orphaned_folders()
-    assert {each.name for each in temporary.iterdir()} == {f"{FOLDER_PREFIX}x", "other"}
+    assert {path.name for path in temporary.iterdir()} == {f"{FOLDER_PREFIX}x", "other"}
 
 
 def test_folders_of_other_users_stay(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
