@@ -9,7 +9,7 @@ __all__ = ["HorsiesDataSource"]
 
 
 def __getattr__(name: str) -> Any:
-    # The keeper of a snapshot starts in a moment, as it does without pyspark.
+    # Imported on first use, so that the snapshot keeper starts quickly, without pyspark.
     if name == "HorsiesDataSource":
         from airflow_horsies.source.data_source import HorsiesDataSource
 

@@ -1,4 +1,4 @@
-"""What is taken from private parts of Airflow, horsies and pyspark, all of it here.
+"""Every use of a private part of Airflow, horsies and pyspark.
 
-Each part says in which release it was read. ``tests/unit/borrowed`` fails when one of them moves.
+Each module names the releases it was read in. ``tests/unit/borrowed`` fails when a private part changes.
 """

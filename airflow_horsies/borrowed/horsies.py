@@ -13,13 +13,13 @@ from horsies.core.models.tasks import OperationalErrorCode, OutcomeCode
 
 __all__ = ["Assignment", "JsonValue", "OperationalErrorCode", "OutcomeCode", "find_assignment", "run_command_line"]
 
-# Below this function of horsies.core.worker.child_runner runs every task of a worker.
+# The function of horsies.core.worker.child_runner that calls every task of a worker.
 ENTRY = "_run_task_entry"
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What horsies gave this child to run."""
+    """The task that horsies gave to this child."""
 
     task_id: str
     worker_id: str
@@ -28,20 +28,20 @@ class Assignment:
 
 
 def find_assignment() -> Assignment | None:
-    """What horsies is running on this thread; None where the function was called by hand.
+    """The task that horsies runs on this thread; None if the function was called directly.
 
-    horsies hands a task nothing but its arguments, so the rest is read from the frame that called it. The reporter
-    checks it against the row of the task before it writes anything, and the table has the answer where no frame does.
+    horsies passes only the arguments to a task, so the rest is read from the calling frame. The reporter checks it
+    against the row of the task before it writes. Without a matching frame, the child reads the table.
     """
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_code.co_name == ENTRY:
-            known = frame.f_locals
-            timeout_ms = known.get("timeout_ms")
+            variables = frame.f_locals
+            timeout_ms = variables.get("timeout_ms")
             return Assignment(
-                task_id=str(known["task_id"]),
-                worker_id=str(known["master_worker_id"]),
-                claimed_at=known.get("claimed_at"),
+                task_id=str(variables["task_id"]),
+                worker_id=str(variables["master_worker_id"]),
+                claimed_at=variables.get("claimed_at"),
                 timeout_seconds=None if timeout_ms is None else timeout_ms / 1000,
             )
         frame = frame.f_back

@@ -1,4 +1,4 @@
-"""Private parts of pyspark that workers use; read in 4.0 to 4.3. Imported when used: not every worker has Spark."""
+"""Private parts of pyspark that workers use; read in 4.0 to 4.3. Imports are local, as not every worker has Spark."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ def open_gateway() -> Any:
 
 
 def use_gateway(gateway: Any) -> None:
-    """Let the next SparkContext use this gateway, and start no JVM of its own."""
+    """Make the next SparkContext use this gateway instead of starting a JVM."""
     from pyspark import SparkContext
 
     SparkContext._ensure_initialized(gateway=gateway)
 
 
 def jvm_of(context: Any) -> Any:
-    """The view of the JVM behind a SparkContext, through which classes are found."""
+    """The view of the JVM of a SparkContext, which gives access to classes."""
     return context._jvm
 
 
 def java_context(context: Any) -> Any:
-    """The JavaSparkContext; None once the context was stopped."""
+    """The JavaSparkContext; None after the context was stopped."""
     return context._jsc
 
 
@@ -44,13 +44,13 @@ def java_session(session: Any) -> Any:
 
 
 def python_includes(context: Any) -> list[str]:
-    """The files and modules that were added for Python; a list that can be changed in place."""
+    """The files and modules that were added for Python, as a mutable list."""
     includes: list[str] = context._python_includes
     return includes
 
 
 def make_classic_current(session: Any) -> None:
-    """Let ``SparkSession.active()`` and ``getOrCreate()`` find this session in Python."""
+    """Make ``SparkSession.active()`` and ``getOrCreate()`` return this session in Python."""
     from pyspark.sql import SparkSession
 
     SparkSession._instantiatedSession = session
@@ -58,7 +58,7 @@ def make_classic_current(session: Any) -> None:
 
 
 def forget_jvm() -> None:
-    """Make pyspark forget a JVM: its own stop() would ask that JVM first."""
+    """Make pyspark forget a JVM. Its own stop() would call that JVM first."""
     from pyspark import SparkContext
 
     make_classic_current(None)
@@ -74,7 +74,7 @@ def forget_jvm() -> None:
 
 
 def make_java_source(context: Any, source: type) -> Any:
-    """A data source of Python as the JVM knows it, to be registered in sessions."""
+    """A Python data source as a Java object, to be registered in sessions."""
     from pyspark.sql.udf import _wrap_function
 
     return getattr(context._jvm, SOURCE_CLASS)(_wrap_function(context, source))
@@ -88,14 +88,14 @@ def register_java_source(session: Any, name: str, source: Any) -> None:
 
 
 def limit_retries(session: Any, *, max_retries: int, max_backoff_ms: int) -> None:
-    """How long the client of a Connect session tries to reach its server."""
+    """Limit how long the client of a Connect session tries to reach its server."""
     from pyspark.sql.connect.client.retries import DefaultPolicy
 
     session.client.set_retry_policies([DefaultPolicy(max_retries=max_retries, max_backoff=max_backoff_ms)])
 
 
 def make_connect_current(session: Any) -> None:
-    """Let ``SparkSession.active()`` and ``getOrCreate()`` find this session, on this thread and those a task starts."""
+    """Make ``SparkSession.active()`` and ``getOrCreate()`` return this session, also on threads of the task."""
     from pyspark.sql.connect.session import SparkSession as Remote
 
     Remote._active_session.session = session
@@ -103,5 +103,5 @@ def make_connect_current(session: Any) -> None:
 
 
 def exit_handler(session: Any) -> Any:
-    """What pyspark calls for a client when the process ends; it holds on to the client until then."""
+    """The exit handler of a client, which keeps a reference to the client."""
     return session.client._on_exit

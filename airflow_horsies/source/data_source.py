@@ -13,9 +13,9 @@ from airflow_horsies.source.tables import spark_schema
 
 class HorsiesDataSource(DataSource):
     """
-    What horsies did, as a DataFrame.
+    The tables of horsies as a DataFrame.
 
-    The database is that of ``HORSIES_DATABASE_URL`` in the environment of driver and executors.
+    Set ``HORSIES_DATABASE_URL`` in the environment of the driver and the executors.
 
     .. code-block:: python
 
@@ -29,13 +29,13 @@ class HorsiesDataSource(DataSource):
         return "horsies"
 
     def schema(self) -> StructType:
-        # Spark asks before it is known what for.
+        # Spark asks for the schema before it chooses between batch and stream.
         return spark_schema(Options.parse(self.options, also=StreamOptions.NAMES).columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = Options.parse(self.options)
-        # Spark, up to 4.3 at least, keeps what was pushed for one query for all queries that come of one load(): they
-        # would miss rows. So it is for those who filter a DataFrame in one way.
+        # Spark, at least up to 4.3, applies the filters of one query to all queries of the same load(), so that they
+        # would miss rows. Hence the option: it is safe if a DataFrame is filtered in only one way.
         return FilteringReader(options, schema) if options.push_filters else BatchReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:

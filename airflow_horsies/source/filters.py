@@ -1,4 +1,4 @@
-"""Filters of a query that Postgres evaluates as Spark would: the others stay with Spark."""
+"""Translates filters that Postgres evaluates in the same way as Spark. Spark evaluates the others."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ CASTS: dict[Kind, sql.SQL] = {
 
 
 class Conditions:
-    """Filters as conditions on the columns of a table, and the parameters of these."""
+    """Filters as SQL conditions on the columns of a table, with their parameters."""
 
     def __init__(self, columns: Sequence[Column]) -> None:
         self._columns = {column.name: column for column in columns}
         self._conditions: list[sql.Composable] = [sql.SQL("TRUE")]
         self.params: dict[str, Any] = {}
 
-    def add(self, given: Filter) -> bool:
-        """Whether Postgres can do it."""
-        condition = self._condition(given)
+    def add(self, pushed: Filter) -> bool:
+        """Add a filter; False if Postgres cannot evaluate it."""
+        condition = self._condition(pushed)
         if condition is None:
             return False
         self._conditions.append(condition)
@@ -68,50 +68,50 @@ class Conditions:
     def all(self) -> sql.Composed:
         return sql.SQL(" AND ").join(self._conditions)
 
-    def _condition(self, given: Filter) -> sql.Composable | None:
-        if isinstance(given, Not):
-            child = self._condition(given.child)
+    def _condition(self, pushed: Filter) -> sql.Composable | None:
+        if isinstance(pushed, Not):
+            child = self._condition(pushed.child)
             return None if child is None else sql.SQL("NOT ({})").format(child)
-        column = self._column(given)
+        column = self._column(pushed)
         if column is None:
             return None
         name = sql.Identifier(column.name)
-        if isinstance(given, IsNull):
+        if isinstance(pushed, IsNull):
             return sql.SQL("{} IS NULL").format(name)
-        if isinstance(given, IsNotNull):
+        if isinstance(pushed, IsNotNull):
             return sql.SQL("{} IS NOT NULL").format(name)
         if column.kind not in TYPES:
             return None
-        if isinstance(given, In):
-            if not given.value or not all(_is_usable(value, column) for value in given.value):
+        if isinstance(pushed, In):
+            if not pushed.value or not all(_is_usable(value, column) for value in pushed.value):
                 return None
-            values = sql.SQL(", ").join(self._value(value, column) for value in given.value)
-            return sql.SQL("{} IN ({})").format(_comparable(column, given.value), values)
-        if isinstance(given, TextFilter):
-            return self._text_condition(given, column)
-        operator = OPERATORS.get(type(given))
-        value = getattr(given, "value", None)
+            values = sql.SQL(", ").join(self._value(value, column) for value in pushed.value)
+            return sql.SQL("{} IN ({})").format(_comparable(column, pushed.value), values)
+        if isinstance(pushed, TextFilter):
+            return self._text_condition(pushed, column)
+        operator = OPERATORS.get(type(pushed))
+        value = getattr(pushed, "value", None)
         if operator is None or not _is_usable(value, column):
             return None
         return sql.SQL("{} {} {}").format(_comparable(column, [value]), operator, self._value(value, column))
 
-    def _column(self, given: Filter) -> Column | None:
-        path: tuple[str, ...] = getattr(given, "attribute", ())
+    def _column(self, pushed: Filter) -> Column | None:
+        path: tuple[str, ...] = getattr(pushed, "attribute", ())
         return self._columns.get(path[0]) if len(path) == 1 else None
 
     def _text_condition(
-        self, given: StringStartsWith | StringEndsWith | StringContains, column: Column
+        self, pushed: StringStartsWith | StringEndsWith | StringContains, column: Column
     ) -> sql.Composable | None:
-        if column.kind not in (Kind.ID, Kind.TEXT) or not _is_usable(given.value, column):
+        if column.kind not in (Kind.ID, Kind.TEXT) or not _is_usable(pushed.value, column):
             return None
         text, wanted = (
             sql.SQL("{}::text").format(sql.Identifier(column.name)),
-            self._value(given.value, column, as_text=True),
+            self._value(pushed.value, column, as_text=True),
         )
-        if isinstance(given, StringStartsWith):
+        if isinstance(pushed, StringStartsWith):
             return sql.SQL("starts_with({}, {})").format(text, wanted)
-        if isinstance(given, StringEndsWith):
-            # right() with the length of an empty text is empty, too.
+        if isinstance(pushed, StringEndsWith):
+            # For an empty text, right() also returns an empty text.
             return sql.SQL("right({}, length({})) = {}").format(text, wanted, wanted)
         return sql.SQL("strpos({}, {}) > 0").format(text, wanted)
 
@@ -124,21 +124,23 @@ class Conditions:
 
 
 def narrowed(part: Slice, filters: Iterable[Filter], table: Table) -> Slice:
-    """Filters on the time of a table bound what is looked at."""
-    for each in filters:
-        if getattr(each, "attribute", None) != (table.time,) or not isinstance(getattr(each, "value", None), datetime):
+    """The slice limited by the filters on the table's time column."""
+    for condition in filters:
+        if getattr(condition, "attribute", None) != (table.time,) or not isinstance(
+            getattr(condition, "value", None), datetime
+        ):
             continue
-        at = _utc(each.value)  # type: ignore[attr-defined]
-        if isinstance(each, GreaterThan | GreaterThanOrEqual | EqualTo):
+        at = _utc(condition.value)  # type: ignore[attr-defined]
+        if isinstance(condition, GreaterThan | GreaterThanOrEqual | EqualTo):
             part = replace(part, since=at if part.since is None else max(part.since, at))
-        if isinstance(each, LessThan | LessThanOrEqual | EqualTo):
-            after = at if isinstance(each, LessThan) else at + timedelta(microseconds=1)
+        if isinstance(condition, LessThan | LessThanOrEqual | EqualTo):
+            after = at if isinstance(condition, LessThan) else at + timedelta(microseconds=1)
             part = replace(part, until=after if part.until is None else min(part.until, after))
     return part
 
 
 def _is_usable(value: Any, column: Column) -> bool:
-    """A value of the column's own type that Postgres can hold."""
+    """Whether the value has the type of the column and Postgres can store it."""
     if value is None:
         return True
     if type(value) is not TYPES[column.kind]:
@@ -155,10 +157,10 @@ def _is_usable(value: Any, column: Column) -> bool:
 def _comparable(column: Column, values: Sequence[Any]) -> sql.Composable:
     name = sql.Identifier(column.name)
     if column.kind is Kind.ID and all(_is_uuid(value) for value in values):
-        # The column itself, so that its index is used.
+        # Without a cast, so that the index of the column is used.
         return name
     if column.kind in (Kind.ID, Kind.TEXT):
-        # Spark orders by bytes, and so does this collation.
+        # Like Spark, this collation compares bytes.
         return sql.SQL('{}::text COLLATE "C"').format(name)
     return name
 

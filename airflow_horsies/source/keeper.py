@@ -1,7 +1,6 @@
-"""A process that keeps one state of the database readable while the parts of a read are at work.
+"""A process that keeps a database snapshot open while the parts of a read use it.
 
-The planner of a read forks it and ends; it ends by itself: with the driver, some time after the last part was read, or
-with its connection.
+The planner of a read forks it. It ends with the driver, some time after the last part was read, or with its connection.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ from airflow_horsies.db.driver import run
 from airflow_horsies.exceptions import DatabaseError, HorsiesError
 from airflow_horsies.source.connecting import find_database, open_reading
 
-LOOK_SECONDS = 0.25
-# A part that is read for so long is seen.
-SEEN_SECONDS = 0.5
-# While there are parts that nobody has begun to read.
+POLL_SECONDS = 0.25
+# A part that holds its lock for this long is noticed by the keeper.
+MIN_LOCK_SECONDS = 0.5
+# The limit while some parts are not yet being read.
 UNREAD_SECONDS = 60
 START_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """A state of the database that several readers share; ``read_key`` is what they lock to show that they do."""
+class SharedSnapshot:
+    """A snapshot that several readers share. A reader locks ``read_key`` while it uses the snapshot."""
 
     snapshot: str
     read_key: int
@@ -42,7 +41,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a keeper is told."""
+    """The parameters of a keeper."""
 
     service: str | None
     read_key: int
@@ -51,8 +50,8 @@ class Order:
     driver_pid: int
 
 
-def keep(*, service: str | None, parts: int, snapshot_seconds: int) -> Kept:
-    """Start a keeper and return when it keeps."""
+def start_keeper(*, service: str | None, parts: int, snapshot_seconds: int) -> SharedSnapshot:
+    """Start a keeper; returns when it holds a snapshot."""
     order = Order(
         service=service,
         read_key=secrets.randbelow(2**31 - 2**20) + 2**20,
@@ -67,17 +66,19 @@ def keep(*, service: str | None, parts: int, snapshot_seconds: int) -> Kept:
     os.close(keeper_end)
     os.waitpid(child, 0)
     with os.fdopen(answer_end) as answers:
-        said = answers.read() if select.select([answers], [], [], START_SECONDS)[0] else ""
-    if not said:
-        raise DatabaseError("the process that keeps the state of the database for this read did not start")
-    answer = json.loads(said)
+        text = answers.read() if select.select([answers], [], [], START_SECONDS)[0] else ""
+    if not text:
+        raise DatabaseError(
+            "The process that keeps the database snapshot for this read did not start. Run the query again."
+        )
+    answer = json.loads(text)
     if "error" in answer:
         raise DatabaseError(answer["error"])
-    return Kept(snapshot=answer["snapshot"], read_key=order.read_key)
+    return SharedSnapshot(snapshot=answer["snapshot"], read_key=order.read_key)
 
 
 def find_driver(pid: int) -> int:
-    """The JVM above a process of Spark's; the topmost parent we can tell where there is none."""
+    """The JVM that is an ancestor of a Spark process; without one, the parent of this process."""
     while True:
         try:
             stat = Path(f"/proc/{pid}/stat").read_text()
@@ -92,9 +93,9 @@ def find_driver(pid: int) -> int:
 
 
 def _become_keeper(order: Order, answer_end: int) -> NoReturn:
-    """What is left of the planner in this process is its code: nothing that it had open, and nobody to wait for it."""
+    """Detach from the planner: close its files and leave its session."""
     try:
-        # Of a session of its own: what ends the planner, or a Ctrl-C for the driver, is not meant for it.
+        # In a new session, signals to the planner and a Ctrl-C for the driver do not reach the keeper.
         os.setsid()
         if os.fork():
             os._exit(0)
@@ -130,7 +131,7 @@ def _keep(order: Order, answer_end: int) -> None:
 def _keep_open(connection: psycopg.Connection[Any], order: Order, driver: int) -> None:
     seen: set[int] = set()
     used_at = time.monotonic()
-    while not _has_ended(driver, LOOK_SECONDS):
+    while not _has_ended(driver, POLL_SECONDS):
         active = run(connection, find_parts_being_read(order.read_key))
         seen |= active
         if active:
@@ -146,7 +147,7 @@ def _patience(order: Order, seen: set[int]) -> float:
 
 
 def _open_process(pid: int) -> int:
-    """A descriptor that becomes readable when the process ends; it cannot be taken for another one by its number."""
+    """A descriptor that becomes readable when the process ends, also if its process id is reused."""
     return os.pidfd_open(pid) if hasattr(os, "pidfd_open") else -pid
 
 
@@ -162,6 +163,6 @@ def _has_ended(process: int, timeout_seconds: float) -> bool:
 
 
 def _answer(answer_end: int, answer: dict[str, str]) -> None:
-    """The planner reads to the end, so that the pipe is closed with the answer."""
+    """Write the answer and close the pipe, as the planner reads until its end."""
     with os.fdopen(answer_end, "w") as planner:
         json.dump(answer, planner)

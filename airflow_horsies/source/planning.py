@@ -1,4 +1,4 @@
-"""Where a table is cut for several readers."""
+"""Divides a table into slices for several readers."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from airflow_horsies.core.paging import Slice
 from airflow_horsies.db.statement import Script
 from airflow_horsies.source.tables import ATTEMPTS, SUBMISSIONS, TASKS, WORKERS, Table
 
-# Some thousand rows, which is plenty for the quantiles of a time.
+# Some thousand rows, which is enough for the quantiles of a time.
 SAMPLE_BYTES = 2_000_000
 Place = tuple[datetime, str]
 
 
 def cut(table: Table, whole: Slice, parts: int) -> Script[list[Slice]]:
-    """At most so many slices that make up the whole, of about the same size."""
+    """At most this many slices of about the same size that make up the whole."""
     if parts == 1:
         return [whole]
     size = yield from measure_tables(table.relations)
@@ -33,7 +33,7 @@ def cut(table: Table, whole: Slice, parts: int) -> Script[list[Slice]]:
 
 
 def quantiles(places: Sequence[Place], parts: int) -> list[Place]:
-    """The places between the parts, each once."""
+    """The distinct places between the parts."""
     chosen = [places[len(places) * number // parts] for number in range(1, parts)] if places else []
     return list(dict.fromkeys(place for place in chosen if place != places[0]))
 

@@ -24,7 +24,7 @@ ESCAPES = {r"\b": "\b", r"\f": "\f", r"\n": "\n", r"\r": "\r", r"\t": "\t", r"\v
 def read_batches(
     connection: psycopg.Connection[Any], query: sql.Composed, params: Mapping[str, Any], columns: Sequence[Column]
 ) -> Iterator[pa.RecordBatch]:
-    """Runs a COPY and yields what it brings."""
+    """Run a COPY and yield its rows."""
     schema = arrow_schema(columns)
     for chunk in read_chunks(connection, query, params):
         yield from _parse(chunk, columns, schema)
@@ -33,14 +33,14 @@ def read_batches(
 def read_chunks(
     connection: psycopg.Connection[Any], query: sql.Composed, params: Mapping[str, Any]
 ) -> Iterator[bytearray]:
-    """What a COPY brings, in whole rows, as the server sends one at a time: a row in two parts could not be parsed.
+    """The output of a COPY in chunks of whole rows, as the server sends one row at a time.
 
-    libpq is asked itself, as Connection.copy() takes several times as long for each row.
+    Calls libpq directly, as Connection.copy() takes several times as long for each row.
     """
     link = connection.pgconn
     link.send_query(psycopg.ClientCursor(connection).mogrify(query, params).encode())
     _require(link, pq.ExecStatus.COPY_OUT)
-    # One buffer, as a list of a chunk's rows to join costs as much again as fetching them.
+    # One buffer, as joining a list of rows would cost as much as fetching them.
     rows = bytearray()
     fetch = link.get_copy_data
     try:
@@ -56,7 +56,7 @@ def read_chunks(
         while link.get_result() is not None:
             pass
     except BaseException:
-        # Nobody reads the rest.
+        # The rest of the output is not read.
         connection.close()
         raise
     if rows:
@@ -85,14 +85,16 @@ def _parse(chunk: bytearray, columns: Sequence[Column], schema: pa.Schema) -> li
                 column_types={column.name: _csv_type(column) for column in columns},
                 null_values=[NULL],
                 strings_can_be_null=True,
-                # The server has seen to that.
+                # The server has checked the encoding.
                 check_utf8=False,
                 true_values=["t"],
                 false_values=["f"],
             ),
         )
     except pa.ArrowInvalid as error:
-        raise WireError(f"a value that Spark cannot hold: {error}") from error
+        raise WireError(
+            f"A row contains a value that Spark cannot represent: {error}. Leave out its column."
+        ) from error
     has_escapes = chunk.count(b"\\") > chunk.count(NULL.encode())
     arrays = []
     for column, array in zip(columns, table.columns, strict=True):
@@ -104,10 +106,10 @@ def _parse(chunk: bytearray, columns: Sequence[Column], schema: pa.Schema) -> li
 
 
 def _unescape(texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    """As COPY escapes them; a backslash of the text itself last, for which no text of Postgres has this character."""
+    """Undo the escapes of COPY. Backslashes are replaced last, by way of NUL, which no text of Postgres contains."""
     texts = pc.replace_substring(texts, r"\\", "\0")
-    for escaped, meant in ESCAPES.items():
-        texts = pc.replace_substring(texts, escaped, meant)
+    for escaped, character in ESCAPES.items():
+        texts = pc.replace_substring(texts, escaped, character)
     return pc.replace_substring(texts, "\0", "\\")
 
 

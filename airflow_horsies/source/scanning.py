@@ -1,4 +1,4 @@
-"""The statement that reads a slice of a table, with the columns and filters that were asked for."""
+"""The statements that read a slice of a table, with the requested columns and filters."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ COPY_WHOLE = sql.SQL("COPY ({rows}) TO STDOUT")
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What reads a slice of a table."""
+    """The statements that read a slice of a table."""
 
     rows: tuple[Statement, ...]
-    # Of attempts: that which brings whole tasks, each with all of its own.
+    # For attempts: the statement that returns one row per ended task, with all its attempts.
     snapshots: Statement | None = None
 
 
 def scan(table: Table, part: Slice, *, filtered: bool = False) -> Script[Scan]:
-    """The rows of a slice, for whichever schema the database holds.
+    """The statements for the rows of a slice, for the schema generation of the database.
 
-    :param filtered: Postgres is to evaluate conditions on all columns.
+    :param filtered: whether Postgres evaluates conditions on any column.
     """
     if table.name == SUBMISSIONS.name:
         yield from require_ledger()
@@ -44,7 +44,7 @@ def scan(table: Table, part: Slice, *, filtered: bool = False) -> Script[Scan]:
 
 
 def copy_out(rows: Statement, columns: Sequence[Column], condition: sql.Composable) -> sql.Composed:
-    """COPY of some columns of a statement; its parameters stay named."""
+    """COPY of some columns of a statement, with its named parameters."""
     return COPY.format(
         columns=sql.SQL(", ").join(_as_text(column) for column in columns),
         rows=sql.SQL(rows.sql),
@@ -53,7 +53,7 @@ def copy_out(rows: Statement, columns: Sequence[Column], condition: sql.Composab
 
 
 def copy_whole(rows: Statement) -> sql.Composed:
-    """COPY of a statement as it is, in the format that quotes nothing."""
+    """COPY of all columns of a statement, in the text format."""
     return COPY_WHOLE.format(rows=sql.SQL(rows.sql))
 
 

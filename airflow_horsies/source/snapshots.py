@@ -1,7 +1,7 @@
-"""The attempts of ended tasks: one text of JSON for each task, taken apart with Arrow.
+"""The attempts of ended tasks, from one JSON text per task, parsed with Arrow.
 
-JSON of lists is almost CSV. Where it holds no backslash, no text in it holds a quotation mark or a control character,
-so that its separators can be made those of CSV; those within a text are put back afterwards.
+A JSON list of lists is almost CSV. If it contains no backslash, its strings contain no quotation marks or control
+characters, so its separators can be replaced by those of CSV. Separators inside a string are restored afterwards.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from airflow_horsies.source.reading import one_block, read_chunks
 from airflow_horsies.source.scanning import copy_whole
 from airflow_horsies.source.tables import ARROW_TYPES, ATTEMPTS, Column, Kind, arrow_schema
 
-# In the order of upstream's list.
-OF_ATTEMPT = (
+# In the order of horsies' own list.
+ATTEMPT_FIELDS = (
     "attempt", "outcome", "will_retry", "started_at", "finished_at", "error_code", "error_message", "failed_reason",
     "worker_id", "hostname", "pid", "process_name",
 )  # fmt: skip
-OF_TASK = ("task_id", "task_name", "queue")
+TASK_FIELDS = ("task_id", "task_name", "queue")
 BETWEEN_FIELDS, BETWEEN_ATTEMPTS = ", ", "], ["
-# No JSON holds this character as it is. An attempt that another follows leaves the fields of the task empty.
+# JSON never contains this character unescaped. Only the last attempt of a task has the fields of the task.
 SEPARATOR = "\x1f"
-NEXT_LINE = SEPARATOR * len(OF_TASK) + "\n"
+NEXT_LINE = SEPARATOR * len(TASK_FIELDS) + "\n"
 TIME = ARROW_TYPES[Kind.TIME]
 
 
 def read_snapshots(
     connection: psycopg.Connection[Any], rows: Statement, columns: Sequence[Column], part: Slice
 ) -> Iterator[pa.RecordBatch]:
-    """The attempts in the snapshots of a statement, those that ended within the times of a slice."""
+    """The attempts in the snapshots of a statement that ended within the times of a slice."""
     wanted = [column.name for column in columns]
     needed = {*wanted, *(["finished_at"] if part.since or part.until else [])}
     schema = arrow_schema(columns)
@@ -60,12 +60,14 @@ def _tables(chunk: bytearray, names: Collection[str]) -> Iterator[pa.Table]:
         except pa.ArrowInvalid:
             others += plain
         else:
-            yield _put_back(table)
+            yield _restore_separators(table)
     if others:
         try:
             yield _parse(_rewritten(others), names)
         except (pa.ArrowInvalid, ValueError) as error:
-            raise WireError(f"attempts of an ended task that cannot be read: {error}") from error
+            raise WireError(
+                f"The attempts of an ended task cannot be read: {error}. Exclude it with since or until."
+            ) from error
 
 
 def _as_csv(lines: bytes) -> bytes:
@@ -74,24 +76,24 @@ def _as_csv(lines: bytes) -> bytes:
     return lines.replace(BETWEEN_FIELDS.encode(), separator).replace(b"\t", separator)
 
 
-def _put_back(table: pa.Table) -> pa.Table:
-    """What looked like a separator within a text."""
+def _restore_separators(table: pa.Table) -> pa.Table:
+    """Restore the separators inside of strings."""
     for index, column in enumerate(table.columns):
-        if column.type == pa.string() and _holds_separator(column):
+        if column.type == pa.string() and _contains_separator(column):
             restored = pc.replace_substring(column, NEXT_LINE, BETWEEN_ATTEMPTS)
             restored = pc.replace_substring(restored, SEPARATOR, BETWEEN_FIELDS)
             table = table.set_column(index, table.field(index), restored)
     return table
 
 
-def _holds_separator(column: pa.ChunkedArray) -> bool:
+def _contains_separator(column: pa.ChunkedArray) -> bool:
     return bool(pc.any(pc.match_substring(column, SEPARATOR)).as_py())
 
 
 def _rewritten(lines: bytes) -> bytes:
-    """The same lines for a reader of CSV, by way of Python."""
+    """The same lines as CSV, converted in Python."""
     rewritten = []
-    # COPY doubles each backslash; nothing else in these columns needs it.
+    # COPY doubles each backslash. These columns contain nothing else that it escapes.
     for line in lines.replace(rb"\\", b"\\").decode().rstrip("\n").split("\n"):
         snapshot, task_id, task_name, queue = line.split("\t")
         of_task = (task_id, json.loads(task_name), json.loads(queue))
@@ -107,11 +109,11 @@ def _field(value: object) -> str:
 
 
 def _parse(lines: bytes, names: Collection[str]) -> pa.Table:
-    types = {name: _csv_type(name) for name in (*OF_ATTEMPT, *OF_TASK)}
+    types = {name: _csv_type(name) for name in (*ATTEMPT_FIELDS, *TASK_FIELDS)}
     table = csv.read_csv(
         pa.BufferReader(lines),
         read_options=one_block(lines, list(types)),
-        # A text may hold what is the end of a line now.
+        # A string may contain a line end after the replacement.
         parse_options=csv.ParseOptions(delimiter=SEPARATOR, newlines_in_values=True),
         convert_options=csv.ConvertOptions(
             column_types=types,
@@ -124,14 +126,14 @@ def _parse(lines: bytes, names: Collection[str]) -> pa.Table:
             false_values=["false"],
         ),
     )
-    for name in set(OF_TASK) & set(names):
+    for name in set(TASK_FIELDS) & set(names):
         index = table.schema.get_field_index(name)
         table = table.set_column(index, table.field(index), pc.fill_null_backward(table.column(index)))
     return table
 
 
 def _csv_type(name: str) -> pa.DataType:
-    # Times are microseconds there.
+    # Times are microseconds in the snapshots.
     kind = ATTEMPTS.column(name).kind
     return pa.int64() if kind is Kind.TIME else ARROW_TYPES[kind]
 

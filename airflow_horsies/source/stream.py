@@ -1,5 +1,5 @@
-"""A stream of attempts that are final. Its offsets are transactions, which all have ended, and not times: the order of
-times is not the order in which rows come to be seen."""
+"""A stream of final attempts. Its offsets are transaction ids and not times, because rows do not become visible in the
+order of their times."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from airflow_horsies.source.reading import read_batches
 from airflow_horsies.source.scanning import copy_out
 
 RESTORED = (
-    "the checkpoint is ahead of the database (transaction {start} against {now}): this is another database, or it was "
-    "restored from a dump. Begin with a new checkpoint"
+    "The checkpoint is ahead of the database (transaction {start}, database {now}). It belongs to another database, or "
+    "the database was restored from a dump. Start with a new checkpoint."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """All transactions before this one are done with; nothing they wrote is older than ``at``, but for an hour."""
+    """All earlier transactions have been read. Later ones wrote nothing that is more than an hour older than ``at``."""
 
     transaction: int
     at: datetime | None
@@ -41,20 +41,20 @@ class Offset:
         return {"transaction": self.transaction, "at": self.at.isoformat() if self.at else ""}
 
     @classmethod
-    def from_json(cls, given: dict[str, Any]) -> Offset:
-        return cls(int(given["transaction"]), datetime.fromisoformat(given["at"]) if given["at"] else None)
+    def from_json(cls, values: dict[str, Any]) -> Offset:
+        return cls(int(values["transaction"]), datetime.fromisoformat(values["at"]) if values["at"] else None)
 
 
 @dataclass(frozen=True)
 class Span(InputPartition):
-    """What was written between two offsets."""
+    """The rows that were written between two offsets."""
 
     start: Offset
     end: Offset
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Holds options, never a connection or a way to log in."""
+    """Contains options, but no connection and no credentials."""
 
     def __init__(self, options: StreamOptions, schema: StructType) -> None:
         self._options = options
@@ -87,7 +87,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         rows = None if isinstance(limit, ReadAllAvailable) else getattr(limit, "max_rows", self._options.max_rows)
         with self._connected() as connection:
             found = run(connection, self._find_end(begin, end, rows))
-        # An offset that says nothing new would be a batch without rows.
+        # A new offset without new rows would be an empty batch.
         return start if found is None else found.as_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -106,13 +106,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from read_batches(connection, query, rows.params, self._columns)
 
     def _find_end(self, begin: Offset, end: Offset, max_rows: int | None) -> Script[Offset | None]:
-        """As many whole transactions as the limit allows, and one at least; None where there is nothing new."""
+        """The offset after at least one and as many whole transactions as the limit allows; None without new rows."""
         wire = yield from find_wire()
         rows = yield wire.count_written(
             since=begin.at,
             from_transaction=begin.transaction,
             to_transaction=end.transaction,
-            # One row tells that there is something to read.
+            # One row is enough to know that there are new rows.
             limit=1 if max_rows is None else max_rows + 1,
         )
         if not rows:
@@ -121,7 +121,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for number, row in enumerate(rows):
             total += row["attempts"]
             if max_rows is not None and total > max_rows and number > 0:
-                # What is left over may be as old as what was read.
+                # The remaining rows may be as old as those that were read.
                 return Offset(row["written_by"], begin.at)
         return end
 

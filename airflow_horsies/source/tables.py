@@ -1,4 +1,4 @@
-"""The tables a DataFrame can be made of, and their columns."""
+"""The tables of the data source and their columns."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from airflow_horsies.exceptions import SourceError
 
 
 class Kind(StrEnum):
-    """What a column holds."""
+    """The type of a column."""
 
     ID = "id"
     TEXT = "text"
@@ -62,11 +62,11 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """What ``option("table", ...)`` names."""
+    """A table that ``option("table", ...)`` selects."""
 
     name: str
     columns: tuple[Column, ...]
-    # The time that since and until speak of.
+    # The column that since and until refer to.
     time: str
     relations: tuple[str, ...]
 
@@ -74,13 +74,13 @@ class Table:
         for column in self.columns:
             if column.name == name:
                 return column
-        raise SourceError(f"the table {self.name} has no column {name!r}; it has {_listed(self.columns)}")
+        raise SourceError(f"Table {self.name} has no column {name!r}. Its columns: {_listed(self.columns)}.")
 
     def select(self, names: Sequence[str]) -> tuple[Column, ...]:
-        """These columns, in this order; all where none is named."""
+        """The named columns in this order; all columns if none is named."""
         for name in names:
             if names.count(name) > 1:
-                raise SourceError(f"the column {name!r} is named twice")
+                raise SourceError(f"Column {name!r} is named twice. Name each column once.")
         return tuple(self.column(name) for name in names) or self.columns
 
 
@@ -164,7 +164,7 @@ TABLES = {table.name: table for table in (TASKS, ATTEMPTS, SUBMISSIONS, WORKERS)
 
 def find_table(name: str) -> Table:
     if name not in TABLES:
-        raise SourceError(f"there is no table {name!r}; option('table', ...) takes one of {', '.join(TABLES)}")
+        raise SourceError(f"Unknown table {name!r}. Set option('table', ...) to one of {', '.join(TABLES)}.")
     return TABLES[name]
 
 

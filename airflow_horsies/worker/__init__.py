@@ -1,4 +1,4 @@
-"""The side that runs in horsies workers; it needs the ``worker`` extra and Python 3.13.
+"""The part that runs in horsies workers. It needs the ``worker`` extra and Python 3.13.
 
 .. code-block:: python
 

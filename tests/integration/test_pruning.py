@@ -238,5 +238,5 @@ def test_nothing_is_pruned_while_a_cutover_is_pending(
     subprocess.run([sys.executable, script], env=environ, check=True, capture_output=True)
     own.execute("UPDATE airflow_horsies.submissions SET submitted_at = now() - interval '30 days'")
     forget_in_horsies(own, [moving])
-    Housekeeper(hook.settings.database, PruneRule(), 1, sleep=lambda seconds: None).keep_house()
+    Housekeeper(hook.settings.database, PruneRule(), 1, sleep=lambda seconds: None).prune_tables()
     assert counts(own) == {"submissions": 1}

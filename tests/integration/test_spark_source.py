@@ -333,7 +333,7 @@ def test_nothing_is_left_of_a_read_and_a_later_one_says_so(
     assert len(frame.collect()) == TASKS
     assert len(frame.collect()) == TASKS
     until_none(postgres, filled, 15)
-    with pytest.raises(Exception, match="Make the DataFrame again"):
+    with pytest.raises(Exception, match=r"Call load\(\) again"):
         frame.collect()
     until_none(postgres, filled, 5)
 

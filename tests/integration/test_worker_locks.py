@@ -96,7 +96,7 @@ def test_housekeeping_gives_up_where_a_table_is_locked(
     # Whoever waits without a limit has the lock after a while, and says nothing.
     end_of_lock = threading.Timer(5.0, locker.rollback)
     end_of_lock.start()
-    housekeeper.keep_house()
+    housekeeper.prune_tables()
     end_of_lock.cancel()
     assert ["lock timeout" in record.message for record in caplog.records] == [True]
     assert waiting_backends(watcher) == 0

@@ -93,7 +93,7 @@ def test_a_large_result_is_written_once_and_referred_to(rig: Rig, tmp_path: Path
         ("cast", "SPARK_DATA_ERROR", ["'x'"]),
         ("udf", "PYTHON_UDF_ERROR", ["ValueError: no such day", "parse_day", "worker_tasks.py"]),
         ("pandas udf", "PYTHON_UDF_ERROR", ["KeyError", "column of the lookup", "lose_all"]),
-        ("python worker", "PYTHON_WORKER_LOST", ["Python process of an executor died"]),
+        ("python worker", "PYTHON_WORKER_LOST", ["Python process of an executor was killed"]),
         ("corrupt file", "SPARK_JOB_FAILED", ["not a Parquet file"]),
         ("no room", "SPARK_JOB_FAILED", ["/proc/nowhere"]),
         ("own exception", "UNHANDLED_EXCEPTION", ["LookupError: no such thing"]),
@@ -330,7 +330,7 @@ def test_lines_beyond_the_limit_are_counted_and_told(rig: Rig) -> None:
     assert texts[:2] == ["line 0", "line 1"]
     assert len(texts) == LOG_LINES + 2
     assert f"{LOG_LINES:,} lines" in texts[-2]
-    assert f"{3_000 - LOG_LINES:,} further lines were not kept" in texts[-1]
+    assert f"{3_000 - LOG_LINES:,} more lines were not stored" in texts[-1]
 
 
 def test_lines_and_progress_come_while_the_task_runs(rig: Rig) -> None:

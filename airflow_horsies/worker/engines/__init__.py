@@ -1,1 +1,1 @@
-"""Spark, wherever its driver is: in a JVM of the child, or behind a Spark Connect server."""
+"""Spark with its driver in a JVM of the child, or on a Spark Connect server."""

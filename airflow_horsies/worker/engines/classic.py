@@ -9,7 +9,7 @@ from concurrent.futures import TimeoutError as NotDone
 from typing import Any
 
 from airflow_horsies.borrowed import pyspark as borrowed
-from airflow_horsies.worker.engines.jvm import Jvm, JvmError, OnLine, remove_folders_of_the_dead
+from airflow_horsies.worker.engines.jvm import Jvm, JvmError, OnLine, remove_orphaned_folders
 from airflow_horsies.worker.engines.status import SparkStatus
 from airflow_horsies.worker.engines.surroundings import Surroundings
 from airflow_horsies.worker.errors import MORE_MEMORY, Failure, SparkLost, first_line
@@ -20,16 +20,16 @@ log = logging.getLogger(__name__)
 APP_NAME = "airflow-horsies"
 SOURCE_NAME = "horsies"
 PING_SECONDS = 5.0
-LAST_BREATH_SECONDS = 2.0
-# Spark ends itself with it when a thread has met an OutOfMemoryError.
+EXIT_SECONDS = 2.0
+# Spark exits with this code after an OutOfMemoryError in a thread.
 OUT_OF_MEMORY_EXIT_CODE = 52
 
 
 class ClassicSpark:
     """
-    One SparkContext for all tasks of a child; each gets a session of its own.
+    One SparkContext for all tasks of a child, with a separate session for each task.
 
-    What may block on the JVM runs on a thread of its own, so that a JVM that hangs never hangs the others.
+    Calls that may block on the JVM run on a separate thread, so that a JVM that hangs does not block the others.
     """
 
     def __init__(self, settings: SparkSettings, on_line: OnLine) -> None:
@@ -45,7 +45,7 @@ class ClassicSpark:
         self._surroundings: Surroundings | None = None
         self._source: Any = None
         self._ready: Future[Any] | None = None
-        self._tidied: Future[None] | None = None
+        self._cleaned: Future[None] | None = None
         self._asked: Future[Any] | None = None
         self._asked_at = 0.0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="horsies-spark")
@@ -53,8 +53,8 @@ class ClassicSpark:
     # -- the session ---------------------------------------------------------------------------------------------
 
     def start(self) -> Future[Any]:
-        """Begin to start Spark; on the main thread, and without waiting."""
-        remove_folders_of_the_dead()
+        """Start Spark on the main thread, without waiting."""
+        remove_orphaned_folders()
         conf = {"spark.app.name": APP_NAME, **self._settings.full_conf(), "spark.master": self._settings.master}
         jvm = self._jvm = Jvm(conf, self._on_line)
         jvm.launch()
@@ -62,7 +62,7 @@ class ClassicSpark:
         return self._ready
 
     def open_session(self, task_id: str) -> Any:
-        """A session of its own for a task, waiting for Spark where it is still starting."""
+        """Open a separate session for a task; waits while Spark is still starting."""
         root = self._healthy_root()
         session = root.newSession()
         context = root.sparkContext
@@ -75,7 +75,7 @@ class ClassicSpark:
         return session
 
     def close_session(self) -> None:
-        """Leave nothing of the task in Spark; most of it happens while the child waits for its next task."""
+        """Remove everything that the task left in Spark; mostly done while the child waits for its next task."""
         session, self._session = self._session, None
         if session is None:
             return
@@ -83,13 +83,13 @@ class ClassicSpark:
             self.restart()
             return
         self._restore_python()
-        # Job group, tags and whatever else the task has set for its thread.
+        # Job group, tags and other properties that the task has set for its thread.
         self._context.setLocalProperties(self._no_properties.clone())
-        self._tidied = self._thread.submit(_tidy, self._root, self._surroundings)
+        self._cleaned = self._thread.submit(_clean_up, self._root, self._surroundings)
 
     def restart(self) -> None:
-        """Throw the JVM away and begin to start another one; on the main thread."""
-        log.warning("Spark's JVM is lost or hangs; another one is being started")
+        """Discard the JVM and start another one on the main thread, without waiting."""
+        log.warning("The JVM of Spark is lost or hangs. Starting another one.")
         self.stop(gracefully=False)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="horsies-spark")
         self.start()
@@ -104,31 +104,31 @@ class ClassicSpark:
                 jvm.kill()
         self._restore_python()
         borrowed.forget_jvm()
-        self._root = self._session = self._ready = self._tidied = self._asked = self._status = None
+        self._root = self._session = self._ready = self._cleaned = self._asked = self._status = None
 
     # -- while a task runs ---------------------------------------------------------------------------------------
 
     def interrupt(self, task_id: str) -> None:
-        """Cancel what the task has Spark do; may block, so call it where that does no harm."""
+        """Cancel the Spark jobs of the task; may block."""
         root = self._root
         if self._session is None or not self._is_alive():
             return
         root.sparkContext.cancelJobsWithTag(tag_of(task_id))
-        # The tag does not reach jobs that the task's own threads have started; all there are belong to this task.
+        # Jobs of threads that the task has started do not have the tag. All running jobs belong to this task.
         root.sparkContext.cancelAllJobs()
         _stop_streams(root)
 
     def poll_progress(self) -> tuple[int, int, str] | None:
-        """Tasks done, tasks known, and a text; what was asked for the time before. Never blocks.
+        """Spark tasks done, Spark tasks known, and a text, as requested by the previous call. Never blocks.
 
-        A JVM that does not answer for a long time is killed: the task then fails and can be tried again.
+        A JVM that does not answer for a long time is killed. The task then fails and can be retried.
         """
         asked = self._asked
         if self._session is None or self._jvm is None or self._status is None:
             return None
         if asked is not None and not asked.done():
             if time.monotonic() - self._asked_at > self._settings.hang_seconds:
-                log.error("Spark's JVM has not answered for %.0f s and is killed", self._settings.hang_seconds)
+                log.error("The JVM of Spark has not answered for %.0f s. Killing it.", self._settings.hang_seconds)
                 self._jvm.kill()
             return None
         self._asked_at = time.monotonic()
@@ -139,27 +139,31 @@ class ClassicSpark:
         return progress
 
     def metrics(self, task_id: str) -> dict[str, float]:
-        """What the task's jobs have read, written and used."""
+        """What the Spark jobs of the task have read, written and used."""
         if self._session is None or self._status is None or not self._is_alive():
             return {}
         try:
             return self._thread.submit(self._status.metrics, task_id).result(PING_SECONDS)
         except Exception as error:
-            log.info("No Spark metrics: %s", error)
+            log.info("Reading the Spark metrics failed: %s", error)
             return {}
 
     @property
     def is_lost(self) -> bool:
         return self._session is not None and not self._is_alive()
 
-    def how_it_was_lost(self, failure: Failure) -> Failure:
-        exit_code = None if self._jvm is None else self._jvm.exit_code(LAST_BREATH_SECONDS)
+    def explain_loss(self, failure: Failure) -> Failure:
+        exit_code = None if self._jvm is None else self._jvm.exit_code(EXIT_SECONDS)
         if exit_code is None:
-            # Stopped from within; what the author has raised since is the author's own.
-            return failure if failure.code is None else Failure("SPARK_SESSION_LOST", "The task has stopped Spark")
+            # The task itself stopped Spark. An exception of the author's is kept.
+            message = "The task has stopped Spark. Remove the call of spark.stop()."
+            return failure if failure.code is None else Failure("SPARK_SESSION_LOST", message)
         if exit_code == OUT_OF_MEMORY_EXIT_CODE:
-            return Failure("SPARK_OUT_OF_MEMORY", f"Spark ran out of memory, and its JVM ended. {MORE_MEMORY}")
-        return Failure("SPARK_SESSION_LOST", f"Spark's JVM ended while the task ran (exit code {exit_code})")
+            return Failure("SPARK_OUT_OF_MEMORY", f"Spark ran out of memory and its JVM exited. {MORE_MEMORY}")
+        return Failure(
+            "SPARK_SESSION_LOST",
+            f"The JVM of Spark exited with code {exit_code} while the task ran. See the worker's log.",
+        )
 
     # -- inside --------------------------------------------------------------------------------------------------
 
@@ -169,14 +173,14 @@ class ClassicSpark:
 
         borrowed.use_gateway(jvm.gateway(self._settings.start_seconds))
         root = SparkSession.builder.config(conf=SparkConf()).getOrCreate()
-        # Spark looks for sources of Python when it hears of the first one, in a process of its own: meanwhile the first
-        # job runs. The root stays without it, as a name it knows cannot be registered by the sessions of tasks.
+        # At the first registration, Spark looks for Python data sources in another process, while the first job runs.
+        # The root session does not register the source, as the task sessions could not register it again.
         maker = ThreadPoolExecutor(1, thread_name_prefix="horsies-source")
         source = maker.submit(_make_source, root.newSession())
         maker.shutdown(wait=False)
-        # The first job loads classes and, on a cluster, executors.
+        # The first job loads classes and, on a cluster, starts executors.
         root.range(2).selectExpr("sum(id)").collect()
-        # Looked up once, as each look-up is a question to the JVM.
+        # Looked up once, as each look-up is a call to the JVM.
         jvm_view = borrowed.jvm_of(root.sparkContext)
         self._sessions = jvm_view.SparkSession
         self._context = borrowed.scala_context(root.sparkContext)
@@ -191,10 +195,10 @@ class ClassicSpark:
         for _ in range(2):
             try:
                 root = self._await_root()
-                if self._answers():
+                if self._is_responsive():
                     return root
             except SparkLost:
-                # What keeps Spark from starting is told once it has been tried anew.
+                # A failed start is reported after a second try.
                 if self._jvm is not None and self._jvm.is_running:
                     raise
             self.restart()
@@ -205,37 +209,39 @@ class ClassicSpark:
         try:
             self._root = ready.result(self._settings.start_seconds)
         except NotDone:
-            raise SparkLost(f"Spark had not started after {self._settings.start_seconds:.0f} s") from None
+            raise SparkLost(
+                f"Spark did not start within {self._settings.start_seconds:.0f} s. See the worker's log."
+            ) from None
         except JvmError as error:
             raise SparkLost(str(error)) from None
         except Exception as error:
             raise SparkLost(f"Spark did not start: {first_line(error)}") from error
         return self._root
 
-    def _answers(self) -> bool:
+    def _is_responsive(self) -> bool:
         if not self._is_alive():
             return False
         try:
-            if self._tidied is not None:
-                self._tidied.result(PING_SECONDS)
+            if self._cleaned is not None:
+                self._cleaned.result(PING_SECONDS)
             return not self._thread.submit(self._context.isStopped).result(PING_SECONDS)
         except Exception as error:
             log.warning("Spark does not answer: %s", first_line(error))
             return False
 
     def _make_current(self, session: Any) -> None:
-        """Let ``SparkSession.active()`` and ``getOrCreate()`` find this session."""
+        """Make ``SparkSession.active()`` and ``getOrCreate()`` return this session."""
         borrowed.make_classic_current(session)
         self._sessions.setActiveSession(borrowed.java_session(session))
         self._sessions.setDefaultSession(borrowed.java_session(session))
 
     def _restore_python(self) -> None:
-        """At once, and not with the JVM: one that is replaced leaves this process as it is."""
+        """Done at once and not with the JVM: replacing the JVM does not reset this process."""
         if self._surroundings is not None:
             self._surroundings.restore_python()
 
     def _is_alive(self) -> bool:
-        """A JVM that runs, with a SparkContext nobody has stopped."""
+        """Whether the JVM runs and its SparkContext is not stopped."""
         if self._jvm is None or self._root is None or not self._jvm.is_running:
             return False
         return borrowed.java_context(self._root.sparkContext) is not None
@@ -246,34 +252,34 @@ def tag_of(task_id: str) -> str:
 
 
 def _make_source(session: Any) -> Any:
-    """The data source as the JVM knows it, to be registered in each session; None where this pyspark is too old."""
+    """The data source as a Java object, to be registered in each session; None if this pyspark is too old."""
     try:
         from airflow_horsies.source.data_source import HorsiesDataSource
 
         source = borrowed.make_java_source(session.sparkContext, HorsiesDataSource)
         borrowed.register_java_source(session, SOURCE_NAME, source)
     except Exception as error:
-        log.warning("The data source %s is not at hand: %s", SOURCE_NAME, first_line(error))
+        log.warning("The data source %s is not available: %s", SOURCE_NAME, first_line(error))
         return None
     return source
 
 
 def _stop_streams(root: Any) -> None:
-    """Of all sessions, as a task can make more of them; read in Spark 4.0 to 4.3."""
+    """Stop the streams of all sessions, as a task can open more of them; read in Spark 4.0 to 4.3."""
     streams = borrowed.java_session(root).sharedState().activeStreamingQueries()
-    # Not by their keys: one that ends by itself meanwhile would be missing.
+    # Not by key: a stream that ends meanwhile would raise a KeyError.
     for stream in list(streams.elements()):
         stream.stop()
 
 
-def _tidy(root: Any, surroundings: Surroundings | None) -> None:
-    """What one session can leave behind for the others: streams, caches, global views, settings of the JVM."""
+def _clean_up(root: Any, surroundings: Surroundings | None) -> None:
+    """Remove what a session can leave behind for others: streams, caches, global views, settings of the JVM."""
     _stop_streams(root)
     root.catalog.clearCache()
     persistent = borrowed.java_context(root.sparkContext).getPersistentRDDs()
     for number in list(persistent):
         persistent[number].unpersist()
-    # Asked past the catalog, which takes fifty times as long.
+    # Read directly, as the catalog takes fifty times as long.
     views = borrowed.java_session(root).sharedState().globalTempViewManager().listViewNames("*").mkString("\n")
     for view in views.splitlines():
         root.catalog.dropGlobalTempView(view)

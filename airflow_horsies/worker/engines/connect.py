@@ -1,4 +1,4 @@
-"""Spark Connect: the driver is a server somewhere else, and a session is a conversation with it."""
+"""Spark Connect: the driver is a remote server."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from airflow_horsies.worker.settings import SparkSettings
 
 log = logging.getLogger(__name__)
 
-# A server that is restarted is back within some seconds; pyspark's own patience is more than ten minutes.
+# A restarted server is back within seconds. pyspark's default is to retry for more than ten minutes.
 RETRIES = 4
 MAX_BACKOFF_MS = 1_000
 
 
 class ConnectSpark:
-    """One session per task on a Spark Connect server; nothing of it is shared but the server."""
+    """One session per task on a Spark Connect server; tasks share only the server."""
 
     def __init__(self, settings: SparkSettings) -> None:
         self._settings = settings
         self._session: Any = None
-        # Those that the task has made from its own.
+        # Sessions that the task has created from its own session.
         self._further_sessions: list[Any] = []
         self._lost: str | None = None
         self._progress: tuple[int, int, str] | None = None
@@ -42,18 +42,20 @@ class ConnectSpark:
         self._stages = {}
         try:
             session = self._connect()
-            # The first question to the server, which makes the session.
+            # The first request, which creates the session on the server.
             session.version  # noqa: B018
         except Exception as error:
-            raise SparkLost(f"{self._settings.address} does not answer: {first_line(error)}") from error
+            raise SparkLost(
+                f"The Spark Connect server {self._settings.address} does not answer: {first_line(error)}"
+            ) from error
         self._session = session
-        self._note_sessions_made_from(session)
+        self._track_sessions_of(session)
         borrowed.make_connect_current(session)
         for name, value in self._settings.conf.items():
             session.conf.set(name, value)
         _register_source(session)
         session.addTag(f"horsies-{task_id}")
-        session.registerProgressHandler(self._hear_progress)
+        session.registerProgressHandler(self._on_progress)
         return session
 
     def close_session(self) -> None:
@@ -64,7 +66,7 @@ class ConnectSpark:
         session = self._session
         if session is not None:
             session.interruptTag(f"horsies-{task_id}")
-            # The tag does not reach what the task's own threads have started; the sessions are the task's alone.
+            # Operations of threads that the task has started do not have the tag. The sessions belong to this task.
             for running in [made for made in (session, *self._further_sessions) if not made.is_stopped]:
                 running.interruptAll()
                 for stream in running.streams.active:
@@ -74,7 +76,7 @@ class ConnectSpark:
         return self._progress
 
     def metrics(self, task_id: str) -> dict[str, float]:
-        """A Connect server tells a client little: the stages, tasks and bytes read of what it waited for."""
+        """A Connect server reports only the stages, tasks and bytes read of operations that the client waited for."""
         stages = self._stages.values()
         if not stages:
             return {}
@@ -92,11 +94,11 @@ class ConnectSpark:
         try:
             session.version  # noqa: B018
         except Exception as error:
-            self._lost = f"{self._settings.address} no longer answers: {first_line(error)}"
+            self._lost = f"The Spark Connect server {self._settings.address} no longer answers: {first_line(error)}"
             return True
         return False
 
-    def how_it_was_lost(self, failure: Failure) -> Failure:
+    def explain_loss(self, failure: Failure) -> Failure:
         return Failure("SPARK_SESSION_LOST", self._lost or failure.message)
 
     def restart(self) -> None:
@@ -108,13 +110,15 @@ class ConnectSpark:
         self.close_session()
 
     def _warm_up(self) -> None:
-        """Load what the client needs, and have the server run a first job."""
+        """Load the modules of the client and run a first job on the server."""
         try:
             session = self._connect()
             session.range(2).selectExpr("sum(id)").collect()
             self._release(session)
         except Exception as error:
-            log.warning("Spark Connect at %s does not answer yet: %s", self._settings.address, first_line(error))
+            log.warning(
+                "The Spark Connect server %s does not answer yet: %s", self._settings.address, first_line(error)
+            )
 
     def _connect(self) -> Any:
         from pyspark.sql import SparkSession
@@ -123,44 +127,44 @@ class ConnectSpark:
         borrowed.limit_retries(session, max_retries=RETRIES, max_backoff_ms=MAX_BACKOFF_MS)
         return session
 
-    def _note_sessions_made_from(self, session: Any) -> None:
-        """A server keeps a session as long as a stream of it runs, whether or not somebody still listens."""
+    def _track_sessions_of(self, session: Any) -> None:
+        """Track further sessions: a server keeps a session while a stream of it runs, even without a client."""
         for name in ("newSession", "cloneSession"):
             if hasattr(type(session), name):
                 setattr(session, name, partial(self._make_session, getattr(session, name)))
 
-    def _make_session(self, make: Callable[..., Any], *given: Any, **named: Any) -> Any:
-        session = make(*given, **named)
+    def _make_session(self, make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        session = make(*args, **kwargs)
         self._further_sessions.append(session)
-        self._note_sessions_made_from(session)
+        self._track_sessions_of(session)
         return session
 
     def _take_sessions(self) -> list[Any]:
-        """The task's sessions, which are forgotten here."""
+        """Remove and return the sessions of the task."""
         sessions = [] if self._session is None else [*self._further_sessions, self._session]
         self._session, self._further_sessions = None, []
         return sessions
 
     def _release(self, session: Any) -> None:
         session.stop()
-        # Without this, pyspark holds on to every client until the process ends.
+        # Without this, pyspark keeps a reference to every client until the process ends.
         atexit.unregister(borrowed.exit_handler(session))
 
-    def _hear_progress(self, stages: Any, inflight_tasks: int, operation_id: str, done: bool) -> None:
+    def _on_progress(self, stages: Any, inflight_tasks: int, operation_id: str, done: bool) -> None:
         for stage in stages:
             self._stages[stage.stage_id] = stage
         finished = sum(stage.num_completed_tasks for stage in stages)
         total = sum(stage.num_tasks for stage in stages)
         if total:
-            told = f"{finished} of {total} Spark tasks done, {inflight_tasks} running"
-            self._progress = (finished, total, told)
+            text = f"{finished} of {total} Spark tasks done, {inflight_tasks} running"
+            self._progress = (finished, total, text)
 
 
 def _register_source(session: Any) -> None:
-    """Only told here; whether the server has the package shows when a task reads."""
+    """Only registers the name. If the server lacks the package, the first read fails."""
     try:
         from airflow_horsies.source.data_source import HorsiesDataSource
 
         session.dataSource.register(HorsiesDataSource)
     except Exception as error:
-        log.warning("The data source horsies is not at hand: %s", first_line(error))
+        log.warning("The data source horsies is not available: %s", first_line(error))

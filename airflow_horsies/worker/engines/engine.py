@@ -1,4 +1,4 @@
-"""What a child needs of Spark, wherever its driver is."""
+"""The interface of Spark for a child, independent of where the driver runs."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ class Spark(Protocol):
     """One warm Spark for all tasks of a child."""
 
     def start(self) -> Any:
-        """Begin to start it, on the main thread and without waiting."""
+        """Start Spark on the main thread, without waiting."""
 
     def open_session(self, task_id: str) -> Any:
-        """A session of its own for a task."""
+        """Open a separate session for a task."""
 
     def close_session(self) -> None:
-        """Leave nothing of the task behind."""
+        """Remove everything that the task left in Spark."""
 
     def interrupt(self, task_id: str) -> None:
-        """Cancel what the task has Spark do; may block."""
+        """Cancel the Spark jobs of the task; may block."""
 
     def poll_progress(self) -> tuple[int, int, str] | None:
-        """Tasks done, tasks known, and a text; never blocks."""
+        """Spark tasks done, Spark tasks known, and a text; never blocks."""
 
     def metrics(self, task_id: str) -> dict[str, float]:
-        """What the task's jobs have read, written and used."""
+        """What the Spark jobs of the task have read, written and used."""
 
     @property
     def is_lost(self) -> bool:
-        """Whether it died under the task."""
+        """Whether Spark was lost while the task ran."""
 
-    def how_it_was_lost(self, failure: Failure) -> Failure:
-        """What to say instead of the failure that came of it."""
+    def explain_loss(self, failure: Failure) -> Failure:
+        """The failure to report instead of the one that the loss has caused."""
 
     def restart(self) -> None:
-        """Throw it away and begin to start another one, on the main thread."""
+        """Discard Spark and start it again on the main thread, without waiting."""
 
     def stop(self) -> None:
-        """The end of the child."""
+        """Stop Spark at the end of the child."""
 
 
 def make_spark(settings: SparkSettings, on_line: OnLine) -> Spark:

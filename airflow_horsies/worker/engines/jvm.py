@@ -1,4 +1,4 @@
-"""The JVM behind a child's Spark: started, listened to, and ended with the child."""
+"""The JVM of a child's Spark. It is started by the child and ends with it."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ OnLine = Callable[[str, str], None]
 
 
 class JvmError(Exception):
-    """The JVM did not start or is gone; the message says what it said last."""
+    """The JVM did not start or is gone; the message contains its last output."""
 
 
 class Jvm:
     """A JVM with Spark's Python gateway in it.
 
-    :param conf: Spark's settings. They are handed over in a file only this user can read, not on a command line.
-    :param on_line: called with level and text for each line it writes.
+    :param conf: Spark's settings. They are passed in a file that only this user can read, not on a command line.
+    :param on_line: called with level and text for each line of output.
     """
 
     def __init__(self, conf: Mapping[str, str], on_line: OnLine) -> None:
@@ -51,7 +51,7 @@ class Jvm:
         self._process: subprocess.Popen[bytes] | None = None
 
     def launch(self) -> None:
-        """Start it without waiting. To be called on the main thread: the JVM ends with the thread that started it."""
+        """Start the JVM on the main thread, without waiting. The JVM ends with the thread that started it."""
         from pyspark.find_spark_home import _find_spark_home
 
         spark_home = _find_spark_home()
@@ -74,7 +74,7 @@ class Jvm:
             stderr=subprocess.STDOUT,
             env={
                 **os.environ,
-                # Spark's own script would ask the python3 of the PATH, which may be another one or none.
+                # Spark's own script would run the python3 of the PATH, which may be another one or missing.
                 "SPARK_HOME": spark_home,
                 "SPARK_CONNECT_MODE": "0",
                 **({"SPARK_LOCAL_IP": LOOPBACK} if self._is_local and "SPARK_LOCAL_IP" not in os.environ else {}),
@@ -85,7 +85,7 @@ class Jvm:
         threading.Thread(target=self._read, args=(process.stdout,), name="horsies-jvm-lines", daemon=True).start()
 
     def _name_python(self) -> None:
-        """Have Python functions of queries run by this interpreter; the executors of a cluster have their own."""
+        """Run Python functions of queries with this interpreter, except on the executors of a cluster."""
         named = self._conf.get("spark.pyspark.python") or (sys.executable if self._is_local else None)
         if named:
             os.environ.setdefault("PYSPARK_PYTHON", named)
@@ -95,7 +95,7 @@ class Jvm:
         return self._conf.get("spark.master", "").startswith("local")
 
     def exit_code(self, timeout_seconds: float) -> int | None:
-        """Waits a moment for a JVM that may be about to end."""
+        """The exit code, after a short wait for a JVM that may be about to exit."""
         if self._process is not None:
             with suppress(subprocess.TimeoutExpired):
                 return self._process.wait(timeout_seconds)
@@ -106,7 +106,7 @@ class Jvm:
         return self._process is not None and self._process.poll() is None
 
     def gateway(self, timeout_seconds: float) -> Any:
-        """The py4j gateway, once the JVM has said where it is."""
+        """The py4j gateway, once the JVM has reported its port."""
         port, secret = self._wait_for_connection(time.monotonic() + timeout_seconds)
         known = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
         os.environ.update(known)
@@ -124,7 +124,7 @@ class Jvm:
         self._lock.close()
 
     def stop(self) -> None:
-        """Let it end by itself, which it does when nobody writes to it any more."""
+        """Close the input of the JVM, which makes it exit."""
         if self._process is not None and self._process.stdin is not None:
             with suppress(OSError):
                 self._process.stdin.close()
@@ -132,8 +132,10 @@ class Jvm:
                 self._process.wait(STOP_SECONDS)
         self.kill()
 
-    def last_words(self) -> str:
-        return "\n".join(self._last_lines[-10:])
+    @property
+    def last_output(self) -> str:
+        lines = "\n".join(self._last_lines[-10:])
+        return f"Its last output: {lines}" if lines else "It has no output."
 
     def _full_conf(self) -> dict[str, str]:
         conf = dict(self._conf)
@@ -146,10 +148,12 @@ class Jvm:
         path = self.folder / CONNECTION_FILE
         while not path.exists():
             if not self.is_running:
-                time.sleep(0.1)  # its last lines are still on their way
-                raise JvmError(f"Spark's JVM ended while it started: {self.last_words() or 'it said nothing'}")
+                time.sleep(0.1)  # its last lines are still being read
+                raise JvmError(
+                    f"The JVM of Spark exited during its start. Check Java and the free memory. {self.last_output}"
+                )
             if time.monotonic() > give_up:
-                raise JvmError(f"Spark's JVM had not started in time: {self.last_words() or 'it said nothing'}")
+                raise JvmError(f"The JVM of Spark did not start in time. Check the Spark master. {self.last_output}")
             time.sleep(0.05)
         data = path.read_bytes()
         path.unlink()
@@ -168,8 +172,8 @@ class Jvm:
 
 
 def _lock(folder: Path) -> IO[bytes]:
-    """Held as long as the child lives, and told by the kernel, also to processes that see other pids than it does."""
-    # Under its name it is locked from the first moment on.
+    """A lock that is held while the child lives. It also works between containers with different process ids."""
+    # Renamed after it is locked, so that nobody sees it unlocked.
     unnamed = folder / f"{LOCK_FILE}.new"
     lock = unnamed.open("wb")
     fcntl.flock(lock, fcntl.LOCK_EX)
@@ -177,8 +181,8 @@ def _lock(folder: Path) -> IO[bytes]:
     return lock
 
 
-def remove_folders_of_the_dead() -> None:
-    """A child that was killed could not remove its folder."""
+def remove_orphaned_folders() -> None:
+    """Remove the folders of children that were killed."""
     for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
         with suppress(OSError):
             if folder.stat().st_uid == os.getuid():

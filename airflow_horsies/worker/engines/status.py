@@ -1,4 +1,4 @@
-"""What Spark's own status store says of a task's jobs: how far they are, and what they have used."""
+"""Progress and metrics of a task's jobs, from Spark's status store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from airflow_horsies.borrowed import pyspark as borrowed
 
 FLUSH_MS = 1_000
 
-# Our name for a figure, and Spark's.
+# Our name of a metric, and Spark's.
 SUMMED = {
     "tasks": "numCompleteTasks",
     "failed_tasks": "numFailedTasks",
@@ -31,7 +31,7 @@ FURTHER = ("executorRunTime", "executorCpuTime", "jvmGcTime", "peakExecutionMemo
 
 
 class SparkStatus:
-    """The status store of one SparkContext; works without Spark's web pages."""
+    """The status store of one SparkContext; works without Spark's web UI."""
 
     def __init__(self, context: Any) -> None:
         jvm = borrowed.jvm_of(context)
@@ -44,7 +44,7 @@ class SparkStatus:
         self._running.add(jvm.org.apache.spark.JobExecutionStatus.RUNNING)
 
     def progress(self) -> tuple[int, int, str] | None:
-        """Tasks done, tasks known, and a text, over the jobs that run now."""
+        """Spark tasks done, Spark tasks known, and a text, for the running jobs."""
         jobs = self._read(self._store.jobsList(self._running))
         total = sum(job["numTasks"] for job in jobs)
         if not total:
@@ -57,26 +57,25 @@ class SparkStatus:
     def metrics(self, job_group: str) -> dict[str, float]:
         """Totals over the jobs of a group.
 
-        Many small questions: a large answer would take forty milliseconds, as the two sides wait for each other's
-        acknowledgements.
+        Uses many small requests: a large response would take forty milliseconds, due to delayed acknowledgements.
         """
         self._context.listenerBus().waitUntilEmpty(FLUSH_MS)
         job_ids = json.loads(self._arrays.toString(self._tracker.getJobIdsForGroup(job_group)))
         if not job_ids:
             return {}
         stage_ids = {stage for job in job_ids for stage in self._stages_of(job)}
-        stages = [figures for stage in stage_ids if (figures := self._figures(stage))]
+        stages = [figures for stage in stage_ids if (figures := self._metrics_of(stage))]
         return {"jobs": len(job_ids), "stages": len(stages), **summed(stages)}
 
     def _stages_of(self, job_id: int) -> list[int]:
-        # Spark forgets the oldest of very many.
+        # Spark discards the oldest jobs.
         with suppress(Py4JError):
             stages: list[int] = json.loads(self._store.job(job_id).stageIds().mkString("[", ",", "]"))
             return stages
         return []
 
-    def _figures(self, stage_id: int) -> dict[str, float] | None:
-        """What a stage did; None for one that was skipped."""
+    def _metrics_of(self, stage_id: int) -> dict[str, float] | None:
+        """The metrics of a stage; None if it was skipped."""
         with suppress(Py4JError):
             stage = self._store.lastStageAttempt(stage_id)
             if stage.numCompleteTasks() or stage.numFailedTasks():
@@ -89,7 +88,7 @@ class SparkStatus:
 
 
 def summed(stages: Iterable[Any]) -> dict[str, float]:
-    """The figures of stages as one; those that are nothing are left out."""
+    """The sums over stages, without those that are zero."""
     stages = list(stages)
     totals: dict[str, float] = {name: sum(stage[theirs] for stage in stages) for name, theirs in SUMMED.items()}
     totals["executor_seconds"] = round(sum(stage["executorRunTime"] for stage in stages) / 1e3, 3)

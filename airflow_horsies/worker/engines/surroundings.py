@@ -1,4 +1,4 @@
-"""What all sessions of a JVM share beside Spark's own settings, and how it was before the first task."""
+"""The state that all sessions of a JVM share besides Spark's own settings, as it was before the first task."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FILE_SYSTEM_PREFIX = "fs."
 class Surroundings:
     """Hadoop's configuration, the JVM's own settings, and files added for Python.
 
-    Each is copied and put back as a whole, in a few calls to the JVM.
+    Each is copied and restored as a whole, in a few calls to the JVM.
     """
 
     def __init__(self, context: Any) -> None:
@@ -38,18 +38,18 @@ class Surroundings:
         self._path = list(sys.path)
 
     def restore(self) -> None:
-        """Put what is in the JVM back as it was."""
+        """Restore the state in the JVM."""
         self._jvm.java.lang.System.setProperties(self._properties.clone())
-        # Once it is set, the property no longer has a say in it.
+        # Once a default is set, the system property has no effect.
         self._jvm.java.util.TimeZone.setDefault(self._time_zone)
         self._restore_locale()
         self._restore_hadoop()
-        # Its public counterpart would make another folder.
+        # The public method would create another folder.
         getattr(borrowed.scala_context(self._context), "checkpointDir_$eq")(self._checkpoint_folder)
         if self._log_levels is not None:
             self._log_levels.restore()
         for files, before in self._added:
-            # Jobs of later tasks would have them fetched, and fail where they have been deleted since.
+            # Jobs of later tasks would fetch these files, and fail if they no longer exist.
             files.clear()
             files.addAll(before)
 
@@ -64,32 +64,32 @@ class Surroundings:
         data = self._jvm.java.io.ByteArrayInputStream(self._hadoop_bytes)
         self._hadoop.readFields(self._jvm.java.io.DataInputStream(data))
         if has_other_file_systems:
-            # One that was opened with the credentials of a task is kept open, and used by the next one.
+            # A file system that was opened with the credentials of a task is cached, and the next task would use it.
             self._jvm.org.apache.hadoop.fs.FileSystem.closeAll()
 
     def restore_python(self) -> None:
-        """Without a word to the JVM, which may be gone. Modules that were imported stay."""
+        """Restore the state in Python, without the JVM, which may be gone. Imported modules stay."""
         if borrowed.python_includes(self._context) != self._python_includes:
             added = set(borrowed.python_includes(self._context)) - set(self._python_includes)
             borrowed.python_includes(self._context)[:] = self._python_includes
             sys.path[:] = [place for place in sys.path if place in self._path or not _ends_with(place, added)]
 
     def _write_hadoop(self) -> Any:
-        """In the JVM, as Hadoop itself writes it: thousands of settings, in one call."""
+        """Serialise thousands of settings inside the JVM, in one call."""
         written = self._jvm.java.io.ByteArrayOutputStream()
         self._hadoop.write(self._jvm.java.io.DataOutputStream(written))
         return written.toByteArray()
 
 
 class LogLevels:
-    """What is logged in the JVM, and what of it is shown; read in Spark 4.0 to 4.3, with Log4j 2."""
+    """The log levels of the JVM and the threshold of Spark's shell; read in Spark 4.0 to 4.3, with Log4j 2."""
 
     def __init__(self, jvm: Any) -> None:
         self._context = jvm.org.apache.logging.log4j.LogManager.getContext(False)
         self._configuration = self._context.getConfiguration()
         loggers = dict(self._configuration.getLoggers().items())
         self._levels = {name: (logger, logger.getLevel()) for name, logger in loggers.items()}
-        # In a shell, as pyspark's is one to Spark, less is shown than logged; until a level is set.
+        # Spark treats pyspark as a shell, which has a separate threshold until a level is set.
         self._spark_logging = getattr(getattr(jvm.org.apache.spark.internal, "Logging$"), "MODULE$")
         self._shown = self._spark_logging.sparkShellThresholdLevel()
 
@@ -107,23 +107,23 @@ def _log_levels(jvm: Any) -> LogLevels | None:
     try:
         return LogLevels(jvm)
     except Exception as error:
-        log.info("Log levels that tasks set in the JVM stay: %s", first_line(error))
+        log.info("Log levels that tasks set in the JVM are not reset: %s", first_line(error))
         return None
 
 
 def _purposes(jvm: Any) -> list[Any]:
-    """What a locale is used for: each has a default of its own."""
+    """The categories of a locale, each with its own default."""
     category = jvm.java.util.Locale.Category
     return [category.DISPLAY, category.FORMAT]
 
 
 def _added_files(context: Any) -> list[Any]:
-    """What ``addFile`` and ``addArchive`` have noted down, by the session it belongs to; read in Spark 4.0 to 4.3."""
+    """The files of ``addFile`` and ``addArchive`` by session; read in Spark 4.0 to 4.3."""
     scala_context = borrowed.scala_context(context)
     try:
         return [scala_context.addedFiles(), scala_context.addedArchives()]
     except Exception as error:
-        log.info("Files that tasks add to Spark stay: %s", first_line(error))
+        log.info("Files that tasks add to Spark are not removed: %s", first_line(error))
         return []
 
 

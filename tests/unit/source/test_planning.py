@@ -1,4 +1,4 @@
-"""How a table is cut, who is told how to log in, and whose end a keeper waits for."""
+"""How a table is divided, where credentials come from, and which process a keeper waits for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytest.importorskip("pyspark")
 from airflow_horsies.core.paging import Slice
 from airflow_horsies.exceptions import SourceError
 from airflow_horsies.source.connecting import find_database
-from airflow_horsies.source.keeper import Kept, find_driver
+from airflow_horsies.source.keeper import SharedSnapshot, find_driver
 from airflow_horsies.source.planning import cut, quantiles, slices
 from airflow_horsies.source.reader import Part
 from airflow_horsies.source.tables import ATTEMPTS
@@ -52,7 +52,7 @@ def test_what_travels_to_executors_holds_no_secret(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("HORSIES_DATABASE_URL", f"postgresql://me:{SECRET}@host/db")
     source = HorsiesDataSource({"table": "attempts"})
     reader = source.reader(source.schema())
-    part = Part(0, Slice(), Kept("00000003-1", 7))
+    part = Part(0, Slice(), SharedSnapshot("00000003-1", 7))
     assert SECRET.encode() not in pickle.dumps((source, reader, part))
     assert SECRET not in repr(find_database(None))
 
@@ -63,14 +63,14 @@ def test_what_travels_to_executors_holds_no_secret(monkeypatch: pytest.MonkeyPat
 )
 def test_a_url_that_is_none_is_not_repeated(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     monkeypatch.setenv("HORSIES_DATABASE_URL", url)
-    with pytest.raises(SourceError, match="is no Postgres URL") as caught:
+    with pytest.raises(SourceError, match="is not a Postgres URL") as caught:
         find_database(None)
     assert SECRET not in str(caught.value)
 
 
 def test_without_a_database_it_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HORSIES_DATABASE_URL", raising=False)
-    with pytest.raises(SourceError, match="set HORSIES_DATABASE_URL"):
+    with pytest.raises(SourceError, match="Set HORSIES_DATABASE_URL"):
         find_database(None)
     monkeypatch.setenv("PGSERVICE", "horsies")
     assert "service" not in find_database(None).connect_args

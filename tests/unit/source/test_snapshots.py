@@ -61,7 +61,7 @@ def taken_apart(chunk: bytearray, part: Slice | None = None) -> list[tuple[Any, 
     names = [column.name for column in ATTEMPTS.columns]
     rows = []
     for table in snapshots._tables(chunk, names):
-        shown = snapshots._within(table, part or Slice()).select([*snapshots.OF_ATTEMPT, *snapshots.OF_TASK])
+        shown = snapshots._within(table, part or Slice()).select([*snapshots.ATTEMPT_FIELDS, *snapshots.TASK_FIELDS])
         rows += list(zip(*(column.to_pylist() for column in shown.columns), strict=True))
     return rows
 

@@ -14,7 +14,7 @@ pytest.importorskip("horsies")
 
 import airflow_horsies
 from airflow_horsies.worker.engines import jvm
-from airflow_horsies.worker.engines.jvm import FOLDER_PREFIX, LOCK_FILE, Jvm, remove_folders_of_the_dead
+from airflow_horsies.worker.engines.jvm import FOLDER_PREFIX, LOCK_FILE, Jvm, remove_orphaned_folders
 
 OTHER_PROCESS = """
 import sys, tempfile
@@ -55,19 +55,19 @@ def child_elsewhere(temporary: Path) -> Iterator[tuple[subprocess.Popen[str], Pa
 
 def test_the_folder_of_a_live_child_stays_also_where_its_pid_is_not_known(temporary: Path) -> None:
     with child_elsewhere(temporary) as (process, folder):
-        remove_folders_of_the_dead()
+        remove_orphaned_folders()
         assert folder.exists()
         process.kill()
         process.wait()
-        remove_folders_of_the_dead()
+        remove_orphaned_folders()
         assert not folder.exists()
 
 
 def test_what_is_not_ours_stays(temporary: Path) -> None:
     for name in (f"{FOLDER_PREFIX}x", "other"):
         (temporary / name).mkdir()
-    remove_folders_of_the_dead()
-    assert {each.name for each in temporary.iterdir()} == {f"{FOLDER_PREFIX}x", "other"}
+    remove_orphaned_folders()
+    assert {path.name for path in temporary.iterdir()} == {f"{FOLDER_PREFIX}x", "other"}
 
 
 def test_folders_of_other_users_stay(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,17 +76,17 @@ def test_folders_of_other_users_stay(temporary: Path, monkeypatch: pytest.Monkey
     (folder / LOCK_FILE).touch()
     other = os.getuid() + 1
     monkeypatch.setattr(jvm.os, "getuid", lambda: other)
-    remove_folders_of_the_dead()
+    remove_orphaned_folders()
     assert folder.exists()
     monkeypatch.undo()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    remove_folders_of_the_dead()
+    remove_orphaned_folders()
     assert not folder.exists()
 
 
 def test_the_end_of_a_jvm_lets_its_folder_go(temporary: Path) -> None:
     made = Jvm({}, lambda level, line: None)
-    remove_folders_of_the_dead()
+    remove_orphaned_folders()
     assert made.folder.exists()
     made.kill()
     assert list(temporary.iterdir()) == []

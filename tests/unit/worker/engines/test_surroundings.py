@@ -42,10 +42,10 @@ def test_what_cannot_be_put_back_costs_the_jvm(context: MagicMock) -> None:
     spark._context.isStopped.return_value = False
     spark._no_properties = MagicMock()
     spark._surroundings = Surroundings(context)
-    assert spark._answers()
+    assert spark._is_responsive()
     context._jvm.java.util.TimeZone.setDefault.side_effect = RuntimeError("no time zone")
     spark.close_session()
-    assert not spark._answers()
+    assert not spark._is_responsive()
 
 
 def test_they_are_forgotten_also_where_the_jvm_is_replaced(context: MagicMock) -> None:
