@@ -24,8 +24,8 @@ from airflow_horsies.core.submission import TaskInstanceKey, latest_task_ids
 from airflow_horsies.core.task import TERMINAL_STATES, TaskState
 from airflow_horsies.exceptions import HorsiesError, InvalidTask, TaskNotFound
 from airflow_horsies.hook import HorsiesHook
-from airflow_horsies.operators.outcomes import failure_text, named
-from airflow_horsies.operators.rendering import is_final, task_ids_of, whole_number
+from airflow_horsies.operators.outcomes import describe_task, failure_text
+from airflow_horsies.operators.rendering import integer, is_final, task_ids_of
 from airflow_horsies.triggers.base import HorsiesTrigger, Reason
 from airflow_horsies.triggers.holding import earliest_reschedule, mark_deferral
 from airflow_horsies.triggers.queue import HorsiesQueueTrigger, depth_of, is_open
@@ -166,7 +166,7 @@ class HorsiesSensor(_DeferrableSensor):
             self.failed_states = TERMINAL_STATES - self.allowed_states
         else:
             self.failed_states = _end_states("failed_states", failed_states)
-        self._validate_what_is_final()
+        self._validate_untemplated()
 
     def poke(self, context: Context) -> bool:
         try:
@@ -196,7 +196,7 @@ class HorsiesSensor(_DeferrableSensor):
             task = client.read_task(failed[0])
             self._give_up(
                 f"{len(failed)} of {len(task_ids)} task(s) did not end as wanted "
-                f"({', '.join(sorted(self.allowed_states))}). The first: {named(task)} is {task.state}, "
+                f"({', '.join(sorted(self.allowed_states))}). The first: {describe_task(task)} is {task.state}, "
                 f"{failure_text(task)}"
             )
         waiting = [task_id for task_id in task_ids if states[task_id] not in self.allowed_states]
@@ -257,10 +257,10 @@ class HorsiesSensor(_DeferrableSensor):
             dag_id=str(self.external_dag_id),
             run_id=str(self.external_run_id),
             task_id=str(self.external_task_id),
-            map_index=whole_number("external_map_index", self.external_map_index),
+            map_index=integer("external_map_index", self.external_map_index),
         )
 
-    def _validate_what_is_final(self) -> None:
+    def _validate_untemplated(self) -> None:
         if (self.external_dag_id is None) != (self.external_task_id is None):
             raise InvalidTask("external_dag_id", "and external_task_id go together: give both, or neither")
         if (self.task_ids is None) == (self.external_dag_id is None):
@@ -271,7 +271,7 @@ class HorsiesSensor(_DeferrableSensor):
         if self.task_ids is not None and is_final(self.task_ids):
             task_ids_of(self.task_ids)
         if is_final(self.external_map_index):
-            whole_number("external_map_index", self.external_map_index)
+            integer("external_map_index", self.external_map_index)
 
 
 class HorsiesQueueSensor(_DeferrableSensor):
@@ -339,12 +339,12 @@ class HorsiesQueueSensor(_DeferrableSensor):
         )
 
     def _bounds(self) -> tuple[int, int | None]:
-        min_workers = whole_number("min_workers", self.min_workers)
+        min_workers = integer("min_workers", self.min_workers)
         if min_workers < 0:
             raise InvalidTask("min_workers", f"must be 0 or more, not {min_workers}")
         if self.max_depth is None:
             return min_workers, None
-        max_depth = whole_number("max_depth", self.max_depth)
+        max_depth = integer("max_depth", self.max_depth)
         if max_depth < 1:
             raise InvalidTask("max_depth", f"must be 1 or more, not {max_depth}: fewer tasks than that must be ready")
         return min_workers, max_depth

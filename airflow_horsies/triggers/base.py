@@ -35,7 +35,12 @@ from airflow_horsies.triggers.task_log import StoredSeen, TaskLog, load_seen, st
 FIRST_RETRY_SECONDS = 1.0
 MAX_RETRY_SECONDS = 15.0
 # Somebody migrates our tables, starts a worker or corrects a password, and it goes on.
-WAITED_OUT: tuple[type[HorsiesError], ...] = (*PASSING_ERRORS, AccessDenied, LedgerOutdated, HistoryPartitionMissing)
+RETRIED_ERRORS: tuple[type[HorsiesError], ...] = (
+    *PASSING_ERRORS,
+    AccessDenied,
+    LedgerOutdated,
+    HistoryPartitionMissing,
+)
 # Less than the 30 s after which Airflow gives up.
 KILL_SECONDS = 25.0
 # A password is changed in the database and in Airflow one after the other, as are grants.
@@ -120,7 +125,7 @@ class HorsiesTrigger(BaseTrigger):
         """Airflow calls it when somebody acts on the deferred task instance, and also when another triggerer took over
         from one that was silent for a while: only the task instance itself tells which it was."""
         if self.cancel_on_kill:
-            await _undisturbed(self._cancel_if_given_up())
+            await _uninterrupted(self._cancel_if_given_up())
 
     async def _event(self) -> dict[str, Any]:
         backoff = Backoff(FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS)
@@ -131,7 +136,7 @@ class HorsiesTrigger(BaseTrigger):
                 return self._payload(await self._watch(await self._client()))
             except TaskNotFound as error:
                 return self._payload(Reason.NOT_FOUND, str(error))
-            except WAITED_OUT as error:
+            except RETRIED_ERRORS as error:
                 # The hub outlives a restart of the database, so what is asked beside it must, too.
                 if self._is_over():
                     return self._payload(Reason.TIMED_OUT, str(error))
@@ -193,16 +198,16 @@ class HorsiesTrigger(BaseTrigger):
         if state is None:
             self.log.warning("Airflow does not say what became of %s: its horsies tasks go on", instance)
         elif state.is_given_up_by_trigger:
-            await self._let_go(instance)
+            await self._release(instance)
 
-    async def _let_go(self, instance: TaskInstanceKey) -> None:
+    async def _release(self, instance: TaskInstanceKey) -> None:
         """Tried for as long as this process lives: nobody else knows of the wish."""
         backoff = Backoff(FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS)
         while True:
             try:
                 client = await self._client()
                 await client.release_tasks(await self._find_task_ids(client), instance)
-            except WAITED_OUT as error:
+            except RETRIED_ERRORS as error:
                 pause = backoff.next_pause()
                 self.log.warning("Cancelling the tasks of %s again in %.1f s: %s", instance, pause, error)
                 await asyncio.sleep(pause)
@@ -262,7 +267,7 @@ def _seconds_until(instant: datetime) -> float:
     return max((instant - datetime.now(UTC)).total_seconds(), 0)
 
 
-async def _undisturbed(work: Coroutine[Any, Any, None]) -> None:
+async def _uninterrupted(work: Coroutine[Any, Any, None]) -> None:
     """Do the work though Airflow cancels a trigger again every second until it is gone; what takes longer than Airflow
     waits goes on in the background."""
     task = asyncio.ensure_future(work)
