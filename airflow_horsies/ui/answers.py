@@ -6,9 +6,11 @@ import json
 from http import HTTPStatus
 from typing import Any
 
+from airflow.providers.common.compat.sdk import conf
 from airflow.sdk.log import redact  # type: ignore[attr-defined]
 from fastapi import Response
 
+from airflow_horsies.core.documentation import explain_error
 from airflow_horsies.core.masking import mask_text, mask_value
 from airflow_horsies.core.values import to_plain
 from airflow_horsies.ui.payloads import Answer, Problem
@@ -32,6 +34,11 @@ def shown_value(value: Any) -> str:
     """Arguments or a result, as JSON for people; what is named or looks like a secret is masked, at whatever depth."""
     text = json.dumps(masked_value(value), indent=2, ensure_ascii=False, default=str)
     return _cut(str(redact(text)), MAX_VALUE_CHARS)
+
+
+def error_url(code: str | None) -> str | None:
+    """The address of the page that explains an error code."""
+    return explain_error(conf.get("horsies", "docs_url", fallback=""), code)
 
 
 def masked_value(value: Any) -> Any:

@@ -23,11 +23,11 @@ from airflow_horsies.core.attempts import ShownAttempt, attempts_of
 from airflow_horsies.core.log import LogCursor, Progress
 from airflow_horsies.core.submission import Submission, TaskInstanceKey
 from airflow_horsies.core.task import AttemptRecord, TaskState, TaskView
-from airflow_horsies.core.values import AttemptValues, attempt_values, line_values, progress_values
+from airflow_horsies.core.values import attempt_values, line_values, progress_values
 from airflow_horsies.ui import payloads
 from airflow_horsies.ui.access import MAY_ACT, MAY_READ, MAY_READ_LOG, MAY_READ_VALUES, InstanceDep, RightsDep
 from airflow_horsies.ui.airflow_side import AirflowTry, read_rendered, read_tries
-from airflow_horsies.ui.answers import json_answer, shown_text, shown_value
+from airflow_horsies.ui.answers import error_url, json_answer, shown_text, shown_value
 from airflow_horsies.ui.arguments import WHY_HIDDEN, Rendered, hides, shown_arguments
 from airflow_horsies.ui.clients import page_client
 from airflow_horsies.ui.threads import OwnThreadRoute, iterate_in_threads
@@ -322,12 +322,14 @@ def _task(task: TaskView) -> payloads.Task:
         pid=task.pid,
         error_code=shown_text(task.error_code),
         failed_reason=shown_text(task.failed_reason),
+        error_url=error_url(task.error_code),
     )
 
 
-def _attempt(attempt: ShownAttempt) -> AttemptValues:
-    # The page has one place for either.
-    return replace(attempt_values(attempt, text=shown_text), error_message=shown_text(attempt.message))
+def _attempt(attempt: ShownAttempt) -> payloads.Attempt:
+    # The page has one place for the error message and the reason of the failure.
+    values = replace(attempt_values(attempt, text=shown_text), error_message=shown_text(attempt.message))
+    return payloads.Attempt(**asdict(values), error_url=error_url(attempt.error_code))
 
 
 def _try(each: AirflowTry) -> payloads.Try:
@@ -349,4 +351,5 @@ def _item(submission: Submission, task: TaskView | None) -> payloads.Item:
         error_code=shown_text(task.error_code) if task else None,
         error_message=shown_text(last.error_message, max_chars=300) if last else None,
         hostname=task.hostname if task else None,
+        error_url=error_url(task.error_code) if task else None,
     )

@@ -28,7 +28,7 @@ from airflow_horsies.exceptions import DatabaseBusy, InvalidTask
 from airflow_horsies.ui import payloads
 from airflow_horsies.ui.access import MAY_SEE_CLUSTER, Rights, RightsDep, may_read_connection
 from airflow_horsies.ui.airflow_side import read_states
-from airflow_horsies.ui.answers import json_answer, shown_text
+from airflow_horsies.ui.answers import error_url, json_answer, shown_text
 from airflow_horsies.ui.clients import page_client
 from airflow_horsies.ui.routes.monitoring import is_installed
 from airflow_horsies.ui.routes.report import report_payload
@@ -231,6 +231,7 @@ def _failure(
         exists=exists,
         airflow_state=airflow_state,
         can_act=can_act,
+        error_url=error_url(task.error_code),
     )
 
 

@@ -13,7 +13,7 @@ from airflow_horsies.core.submission import Submission, TaskInstanceKey
 from airflow_horsies.core.task import TaskState, TaskView
 from airflow_horsies.ui import payloads
 from airflow_horsies.ui.access import MAY_READ
-from airflow_horsies.ui.answers import json_answer, shown_text
+from airflow_horsies.ui.answers import error_url, json_answer, shown_text
 from airflow_horsies.ui.clients import page_client
 from airflow_horsies.ui.threads import OwnThreadRoute
 from airflow_horsies.ui.timeline import segments
@@ -78,6 +78,7 @@ def _row(key: TaskInstanceKey, sent: Sequence[Submission], tasks: dict[str, Task
         error_message=shown_text(message, max_chars=300),
         submitted_at=min(each.submitted_at for each in sent),
         segments=_segments(sent, tasks),
+        error_url=error_url(failed.error_code) if failed else None,
     )
 
 

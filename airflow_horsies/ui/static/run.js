@@ -6,7 +6,7 @@ import "./common/theme.js";
 import { emptyBox, problemBox, staleNotice } from "./common/boxes.js";
 import { setServerTime } from "./common/clock.js";
 import { h, page, table, update } from "./common/dom.js";
-import { instanceLink } from "./common/links.js";
+import { errorCode, instanceLink } from "./common/links.js";
 import { poll } from "./common/polling.js";
 import { getJson } from "./common/requests.js";
 import { horsies } from "./common/site.js";
@@ -125,7 +125,7 @@ function failureRow(row) {
     {},
     h("td", {}, rowLink(row)),
     h("td", {}, states),
-    h("td", {}, h("strong", {}, row.error_code ?? ""), message),
+    h("td", {}, errorCode(row.error_code ?? "", row.error_url), message),
   );
 }
 

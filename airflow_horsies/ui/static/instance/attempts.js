@@ -1,9 +1,10 @@
 // The attempts of one submission.
 
-/** @import { AttemptValues, Submission } from "../payloads.d.ts" */
+/** @import { Attempt, Submission } from "../payloads.d.ts" */
 
 import { since } from "../common/clock.js";
 import { h, table } from "../common/dom.js";
+import { errorCode } from "../common/links.js";
 import { badge, bytes, isLive, number } from "../common/text.js";
 import { duration, time } from "../common/times.js";
 import { worker } from "./facts.js";
@@ -19,7 +20,7 @@ export function attempts({ attempts, task }) {
   return [h("h2", {}, "Attempts"), table(COLUMNS, attempts.map(attemptRows), { id: "attempts" })];
 }
 
-/** @param {AttemptValues} attempt */
+/** @param {Attempt} attempt */
 function attemptRows(attempt) {
   const isRunning = attempt.finished_at === null && attempt.outcome === "RUNNING";
   return [
@@ -37,10 +38,10 @@ function attemptRows(attempt) {
   ];
 }
 
-/** @param {{ error_code: string | null, error_message: string | null }} failed */
-export function errorCell({ error_code, error_message }) {
+/** @param {{ error_code: string | null, error_message: string | null, error_url: string | null }} failed */
+export function errorCell({ error_code, error_message, error_url }) {
   if (!error_code) return "–";
-  return [h("strong", {}, error_code), h("div", { class: "message" }, error_message ?? "")];
+  return [errorCode(error_code, error_url), h("div", { class: "message" }, error_message ?? "")];
 }
 
 /** @param {[string, unknown][]} metrics */

@@ -1,10 +1,11 @@
 // What is known of one submission: its error, its progress, its place and its times.
 
 /** @import { Child } from "../common/types.d.ts" */
-/** @import { AttemptValues, ProgressValues, Submission, Task } from "../payloads.d.ts" */
+/** @import { Attempt, ProgressValues, Submission, Task } from "../payloads.d.ts" */
 
 import { since, ticking } from "../common/clock.js";
 import { h } from "../common/dom.js";
+import { errorCode } from "../common/links.js";
 import { isLive, number, plural } from "../common/text.js";
 import { duration, fullTime, time } from "../common/times.js";
 
@@ -35,7 +36,7 @@ export function facts(submission) {
 
 /**
  * @param {Task} task
- * @param {AttemptValues | undefined} last
+ * @param {Attempt | undefined} last
  */
 function errorBox(task, last) {
   const failed = last?.error_code && !["RUNNING", "COMPLETED"].includes(last.outcome) ? last : null;
@@ -43,7 +44,7 @@ function errorBox(task, last) {
   return h(
     "div",
     { class: task.state === "COMPLETED" ? "callout" : "callout failed", id: "error" },
-    h("strong", {}, failed?.error_code ?? task.error_code),
+    errorCode(failed?.error_code ?? task.error_code ?? "", (failed ?? task).error_url),
     h("p", {}, failed?.error_message ?? task.failed_reason ?? ""),
   );
 }

@@ -3,7 +3,7 @@
 /** @import { Failure, Failures, NextFailures } from "../payloads.d.ts" */
 
 import { h, table, update } from "../common/dom.js";
-import { instanceLink, instanceName } from "../common/links.js";
+import { errorCode, instanceLink, instanceName } from "../common/links.js";
 import { getJson } from "../common/requests.js";
 import { horsies } from "../common/site.js";
 import { badge, number, plural } from "../common/text.js";
@@ -213,7 +213,7 @@ export class FailuresPanel {
       h(
         "td",
         {},
-        h("strong", {}, codeOf(failure)),
+        errorCode(codeOf(failure), failure.error_url),
         h("div", { class: "message" }, failure.error_message ?? ""),
       ),
       h("td", {}, failure.attempts),
