@@ -1,4 +1,4 @@
-"""Every JSON answer of the routes. A name here is a name that a page script reads: add, never rename.
+"""Every JSON response of the routes. The page scripts read these names: add, never rename.
 
 ``make payloads`` writes them as types to ``static/payloads.d.ts``, which the scripts are checked against. An
 ``error_url`` leads to the explanation of the error code; None if there is none or ``[horsies] docs_url`` is empty.
@@ -47,7 +47,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Try:
-    """A try as Airflow counts them; ``lost`` if Airflow has no record of it."""
+    """A try with Airflow's number; its state is ``lost`` if Airflow has no record of it."""
 
     try_number: int
     state: str | None
