@@ -7,7 +7,7 @@ import { h } from "./dom.js";
 import { base, host } from "./site.js";
 
 /**
- * Where Airflow shows a task instance, at our tab.
+ * The address of a task instance in Airflow, on the Horsies tab.
  *
  * @param {TaskInstanceKey} instance
  */
@@ -28,7 +28,7 @@ export function instanceLink(instance) {
 }
 
 /**
- * A link to a page of Airflow's: in a frame it moves the Airflow around, which a plain link may not.
+ * A link to a page of Airflow. In a frame it navigates the Airflow around it, which a plain link may not do.
  *
  * @param {string} address
  * @param {Child[]} children

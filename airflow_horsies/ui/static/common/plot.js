@@ -20,7 +20,7 @@ const [WIDTH, HEIGHT, LEFT, BOTTOM, TOP] = [400, 150, 46, 22, 10];
  * @param {string[]} what.starts
  * @param {Series[]} what.series
  * @param {boolean} [what.bars] draws the series as stacked bars.
- * @param {number | null} [what.top] the highest value, if not that of the series.
+ * @param {number | null} [what.top] the highest value, if not the one of the series.
  * @param {(value: number) => string} [what.unit]
  */
 export function plot({ title, starts, series, bars = false, top = null, unit = number }) {
@@ -119,7 +119,7 @@ function stacked(series, count, { x, y, step }) {
 }
 
 /**
- * Where nothing ended the line goes on to the next point: a gap of a quiet minute says nothing.
+ * Where nothing ended, the line continues to the next point: a gap would carry no information.
  *
  * @param {Series} series
  * @param {Axes} axes

@@ -14,7 +14,7 @@ const COLUMNS = ["#", "Outcome", "Started", "Duration", "Where", "Error"];
 /** @param {Submission} submission */
 export function attempts({ attempts, task }) {
   if (!attempts.length) {
-    const why = isLive(task?.state) ? "No worker has begun it yet." : "No attempt was made at it.";
+    const why = isLive(task?.state) ? "No worker has started the task yet." : "There was no attempt.";
     return [h("h2", {}, "Attempts"), h("p", { class: "quiet" }, why)];
   }
   return [h("h2", {}, "Attempts"), table(COLUMNS, attempts.map(attemptRows), { id: "attempts" })];

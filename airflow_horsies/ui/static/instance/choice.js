@@ -1,4 +1,4 @@
-// Which submission is shown, of which item.
+// Selects the submission and the item to show.
 
 /** @import { Child } from "../common/types.d.ts" */
 /** @import { Instance, Submission } from "../payloads.d.ts" */

@@ -1,4 +1,4 @@
-// What is known of one submission: its error, its progress, its place and its times.
+// The facts of a submission: its error, progress, worker and times.
 
 /** @import { Child } from "../common/types.d.ts" */
 /** @import { Attempt, ProgressValues, Submission, Task } from "../payloads.d.ts" */
@@ -10,7 +10,7 @@ import { isLive, number, plural } from "../common/text.js";
 import { duration, fullTime, time } from "../common/times.js";
 
 const PAST_RETENTION =
-  "horsies no longer keeps this task: it is past its retention. What Airflow and its own log know remains.";
+  "This task is past its retention and no longer in the horsies database. Airflow's own log is still available.";
 
 /** @param {Submission} submission */
 export function facts(submission) {

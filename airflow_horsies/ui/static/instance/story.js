@@ -1,4 +1,4 @@
-// The tries of Airflow and the submissions, on one clock.
+// Airflow's tries and the submissions on one time axis.
 
 /** @import { Instance, Try } from "../payloads.d.ts" */
 /** @import { Bar, Row } from "../common/timeline.js" */
@@ -38,6 +38,6 @@ export function story({ tries, submissions }) {
 function tryBar({ try_number, state, started_at, ended_at }) {
   if (!started_at) return [];
   const end = ended_at ?? (OVER.includes(state ?? "") ? started_at : null);
-  const what = state === "lost" ? "lost: Airflow keeps no record of it" : state ?? "no state";
+  const what = state === "lost" ? "lost: Airflow has no record of it" : state ?? "no state";
   return [{ start: started_at, end, className: `try ${state ?? ""}`, text: `try ${try_number}, ${what}` }];
 }

@@ -1,4 +1,4 @@
-// Running chosen task instances again.
+// Reruns selected task instances.
 
 /** @import { Failure } from "../payloads.d.ts" */
 
@@ -19,7 +19,7 @@ export function askRerun(chosen, done) {
   confirmAction({
     title: `Rerun ${plural(chosen.length, "task instance")}?`,
     content: [
-      h("p", {}, "Airflow clears each of them with what is downstream of it, and their DAG runs go on from there."),
+      h("p", {}, "Airflow clears each of them and its downstream tasks, and their DAG runs continue from there."),
       h("ul", {}, chosen.slice(0, LISTED).map((each) => h("li", {}, `${each.dag_id}: ${instanceName(each)}`))),
       chosen.length > LISTED ? h("p", { class: "quiet" }, `and ${number(chosen.length - LISTED)} more`) : "",
     ],
@@ -48,7 +48,7 @@ async function clearAll(chosen, say) {
       cleared.push(each);
     } catch (error) {
       const { status, message } = asProblem(error);
-      problems.push(`${instanceName(each)}: ${status === 403 ? "your role in Airflow does not allow it" : message}`);
+      problems.push(`${instanceName(each)}: ${status === 403 ? "your role in Airflow does not allow this" : message}`);
     }
   }
   return { cleared, problems };
