@@ -232,7 +232,7 @@ def test_failure_becomes_a_skip_on_demand(horsies: FakeHorsies, option: str, def
 @pytest.mark.parametrize("options", [{}, {"deferrable": True}, {"mode": "reschedule"}, {"silent_fail": True}], ids=str)
 def test_task_that_does_not_exist_fails_at_once(horsies: FakeHorsies, options: dict[str, Any]) -> None:
     ti = SimpleNamespace(start_date=STARTED, get_first_reschedule_date=lambda context: None)
-    with pytest.raises(AirflowFailException, match=f"There is no task {ID}"):
+    with pytest.raises(AirflowFailException, match=f"Task {ID} does not exist"):
         make_sensor(**options).execute({"ti": ti})
 
 
