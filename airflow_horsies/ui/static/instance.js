@@ -78,7 +78,7 @@ function isAnyLive({ counts, tries }) {
 
 /** @param {Instance} data */
 function selected({ submissions, log: { life, round } }) {
-  return submissions.find((each) => each.life === life && each.round === round) ?? submissions[0];
+  return submissions.find((item) => item.life === life && item.round === round) ?? submissions[0];
 }
 
 /** @param {Instance} data */
@@ -104,7 +104,7 @@ function showDetail(data) {
   const chosen = query({ position, life: submission.life, round: submission.round });
   update(
     place.choice,
-    [data.submissions.map((each) => [each.life, each.round, each.task?.state]), shown],
+    [data.submissions.map((item) => [item.life, item.round, item.task?.state]), shown],
     () => choice(data, submission, shown, { close: closeItem, cancel: cancelItem, choose }),
   );
   update(
@@ -112,7 +112,7 @@ function showDetail(data) {
     [submission.task, submission.progress, submission.horsies_task_id],
     () => facts(submission),
   );
-  update(place.timeline, [data.tries, data.submissions.map((each) => each.segments)], () => story(data));
+  update(place.timeline, [data.tries, data.submissions.map((item) => item.segments)], () => story(data));
   update(place.attempts, submission.attempts, () => attempts(submission));
   log.show(submission, { mayRead: data.log.may_read, download: `${api}/log.txt?${chosen}` });
   values.refresh(submission, `${api}/values?${chosen}`);

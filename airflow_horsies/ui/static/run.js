@@ -23,7 +23,7 @@ const place = { notice: h("div"), content: h("div") };
 
 function readAddress() {
   const found = location.pathname.slice(horsies.length).match(/^\/dags\/([^/]+)\/gantt\/(.+)$/) ?? ["", "", ""];
-  return found.slice(1).map((each) => decodeURIComponent(each));
+  return found.slice(1).map((part) => decodeURIComponent(part));
 }
 
 async function read() {

@@ -57,7 +57,7 @@ export function timeline(rows, from = null) {
   function draw() {
     const now = Math.max(serverNow(), lastKnown);
     const scale = { first, now, to: Math.max(isLive ? now : lastKnown, first + MINIMUM_MS) };
-    for (const each of drawn) placeBar(each, scale);
+    for (const bar of drawn) placeBar(bar, scale);
     axis.replaceChildren(
       ...ticks(scale).map((at) =>
         h("span", { style: { left: `${share(at, scale)}%` } }, axisTime(at, scale.to - first))
@@ -106,7 +106,7 @@ function share(instant, { first, to }) {
 
 /** @param {Scale} scale */
 function ticks({ first, to }) {
-  const step = (STEPS.find((each) => (to - first) / 1000 / each <= TICKS) ?? 604800) * 1000;
+  const step = (STEPS.find((seconds) => (to - first) / 1000 / seconds <= TICKS) ?? 604800) * 1000;
   const found = [];
   for (let at = Math.ceil(first / step) * step; at <= to; at += step) found.push(at);
   return found;

@@ -75,7 +75,7 @@ function describeAffected(affected) {
   const explanation =
     `Airflow clears ${plural(affected.length, "task instance")}, and the DAG run continues from here. ` +
     "A new life of the task instance begins, and its horsies tasks are sent again.";
-  const items = affected.slice(0, LISTED).map((each) => h("li", {}, instanceName(each), " ", badge(each.state)));
+  const items = affected.slice(0, LISTED).map((item) => h("li", {}, instanceName(item), " ", badge(item.state)));
   return [
     h("p", {}, explanation),
     h("ul", {}, items),

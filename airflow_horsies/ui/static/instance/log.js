@@ -71,7 +71,7 @@ export class LogPanel {
   show({ attempts }, { mayRead, download }) {
     this.#hasBegun = attempts.length > 0;
     this.#mayRead = mayRead;
-    this.#offerAttempts(attempts.map((each) => String(each.attempt)));
+    this.#offerAttempts(attempts.map(({ attempt }) => String(attempt)));
     this.#download.setAttribute("href", download);
     this.#showStatus();
   }
@@ -79,12 +79,12 @@ export class LogPanel {
   /** @param {string[]} numbers */
   #offerAttempts(numbers) {
     this.#attempt.hidden = numbers.length < 2;
-    const offered = [...this.#attempt.options].slice(1).map((each) => each.value);
+    const offered = [...this.#attempt.options].slice(1).map((option) => option.value);
     if (offered.join() === numbers.join()) return;
     const before = this.#attempt.value;
     this.#attempt.replaceChildren(
       h("option", { value: "" }, "All attempts"),
-      ...numbers.map((each) => h("option", { value: each }, `Attempt ${each}`)),
+      ...numbers.map((attempt) => h("option", { value: attempt }, `Attempt ${attempt}`)),
     );
     this.#attempt.value = numbers.includes(before) ? before : "";
   }
@@ -140,7 +140,7 @@ export class LogPanel {
   #describe(total) {
     if (!this.#mayRead) return MAY_NOT_READ;
     if (!total) return this.#hasBegun ? NOTHING_WRITTEN : NOT_BEGUN;
-    const matching = this.#elements().filter((each) => !each.hidden).length;
+    const matching = this.#elements().filter((element) => !element.hidden).length;
     return matching < total ? `${number(matching)} of ${plural(total, "line")}` : "";
   }
 
@@ -158,6 +158,6 @@ export class LogPanel {
 function visible(text) {
   return text
     // deno-lint-ignore no-control-regex
-    .replace(/[\u0000-\u0008\u000a-\u001f]/g, (each) => String.fromCharCode(0x2400 + each.charCodeAt(0)))
+    .replace(/[\u0000-\u0008\u000a-\u001f]/g, (char) => String.fromCharCode(0x2400 + char.charCodeAt(0)))
     .replaceAll("\u007f", "\u2421");
 }

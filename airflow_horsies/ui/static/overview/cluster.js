@@ -20,7 +20,7 @@ export function queues(found) {
 
 /** @param {Queue} queue */
 function queueRow(queue) {
-  const nobody = h("span", { class: queue.ready ? "failed" : "quiet" }, "no worker");
+  const none = h("span", { class: queue.ready ? "failed" : "quiet" }, "no worker");
   return h(
     "tr",
     {},
@@ -30,7 +30,7 @@ function queueRow(queue) {
     h("td", {}, number(queue.running + queue.claimed)),
     h("td", {}, queue.oldest_ready_at ? since(queue.oldest_ready_at) : "–"),
     h("td", {}, number(queue.per_minute)),
-    h("td", {}, queue.served_by ? plural(queue.served_by, "worker") : nobody),
+    h("td", {}, queue.served_by ? plural(queue.served_by, "worker") : none),
   );
 }
 

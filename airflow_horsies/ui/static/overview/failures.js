@@ -50,7 +50,7 @@ export class FailuresPanel {
   show() {
     const all = this.#all();
     const keys = new Set(all.map(keyOf));
-    for (const each of this.#chosen) if (!keys.has(each)) this.#chosen.delete(each);
+    for (const chosen of this.#chosen) if (!keys.has(chosen)) this.#chosen.delete(chosen);
     const key = [all, this.#code, [...this.#chosen], this.#next, this.#searchedTo];
     update(this.#place, key, () => this.#content(all));
   }
