@@ -239,7 +239,7 @@ def nothing_submitted() -> HTTPException:
 
 
 def no_such_task() -> HTTPException:
-    return HTTPException(HTTPStatus.NOT_FOUND, "This task instance has not submitted a task with this position, life and round.")
+    return HTTPException(HTTPStatus.NOT_FOUND, "This task instance has no submission with this position, life and round.")
 
 
 def _chosen(
