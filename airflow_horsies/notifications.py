@@ -116,7 +116,7 @@ class HorsiesNotifier(BaseNotifier):
                 pause_seconds = backoff.next_pause()
                 if time.monotonic() + pause_seconds > deadline:
                     raise
-                self.log.warning("Sending %s is retried in %.1f s: %s", self.task_name, pause_seconds, error)
+                self.log.warning("Cannot send %s. Trying again in %.1f s: %s", self.task_name, pause_seconds, error)
                 await asyncio.sleep(pause_seconds)
 
     def _spec(self, context: Context) -> TaskSpec:

@@ -145,7 +145,7 @@ class HorsiesTrigger(BaseTrigger):
                         return self._payload(Reason.ERROR, str(error))
                     denied_until = denied_until or time.monotonic() + ACCESS_SECONDS
                 pause = min(backoff.next_pause(), self._seconds_left())
-                self.log.warning("The trigger retries in %.1f s: %s", pause, error)
+                self.log.warning("Cannot read the tasks. Trying again in %.1f s: %s", pause, error)
                 await asyncio.sleep(pause)
             except HorsiesError as error:
                 return self._payload(Reason.ERROR, str(error))
@@ -209,7 +209,7 @@ class HorsiesTrigger(BaseTrigger):
                 await client.release_tasks(await self._find_task_ids(client), instance)
             except RETRIED_ERRORS as error:
                 pause = backoff.next_pause()
-                self.log.warning("Cancelling the tasks of %s is retried in %.1f s: %s", instance, pause, error)
+                self.log.warning("Cannot cancel the tasks of %s. Trying again in %.1f s: %s", instance, pause, error)
                 await asyncio.sleep(pause)
             else:
                 return

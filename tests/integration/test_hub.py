@@ -146,7 +146,7 @@ def test_cut_connections_lose_nothing(
             assert ended == [{task_id: TaskState.CANCELLED} for task_id in ids]
 
     run(check())
-    assert "retries in 0." in caplog.text
+    assert "Trying again in 0." in caplog.text
 
 
 @on_one_release

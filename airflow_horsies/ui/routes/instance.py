@@ -239,7 +239,9 @@ def nothing_submitted() -> HTTPException:
 
 
 def no_such_task() -> HTTPException:
-    return HTTPException(HTTPStatus.NOT_FOUND, "This task instance has no submission with this position, life and round.")
+    return HTTPException(
+        HTTPStatus.NOT_FOUND, "This task instance has no submission with this position, life and round."
+    )
 
 
 def _chosen(
