@@ -1,4 +1,4 @@
-"""The errors of operators that are errors of Airflow's at the same time."""
+"""The errors of operators that are also errors of Airflow."""
 
 from __future__ import annotations
 

@@ -71,8 +71,8 @@ CONFIG: dict[str, Any] = {
                 "default": "True",
             },
             "docs_url": {
-                "description": "The address of this documentation, where you serve it. With it, the log of a failed "
-                "task names the page that explains its error.",
+                "description": "The address at which you serve this documentation. If it is set, the log of a failed "
+                "task and the pages in the Airflow UI link to the explanation of the error.",
                 "version_added": "0.2.0",
                 "type": "string",
                 "example": "https://docs.example.com/airflow-horsies",

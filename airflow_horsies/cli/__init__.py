@@ -1,4 +1,4 @@
-"""The command ``airflow horsies``. Airflow imports this for every command there is: it must stay small."""
+"""The command ``airflow horsies``. Airflow imports this module for every command, so it must stay small."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``python -m airflow_horsies.cli``, for an Airflow that does not know the commands of providers."""
+"""``python -m airflow_horsies.cli``, for an Airflow without support for the commands of providers."""
 
 from airflow_horsies.cli.definition import main
 

@@ -1,4 +1,4 @@
-"""What the commands of ``airflow horsies`` do."""
+"""The commands of ``airflow horsies``."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ Command = Callable[[Namespace], None]
 ClientCommand = Callable[[Namespace, Client], None]
 
 MAX_MESSAGE_CHARS = 80
-# For whoever reads lines; the other formats are for programs.
+# For people; the other formats are for programs.
 TEXT_FORMATS = ("table", "plain")
-# As a shell says that Ctrl-C ended a command.
+# The exit code of a command that Ctrl-C ended.
 INTERRUPTED = 130
 
 
 def _command(run: ClientCommand) -> Command:
-    """Gives a command its client, and turns errors into one message and exit code 1."""
+    """Pass a client to the command, and turn errors into one message and exit code 1."""
 
     @suppress_logs_and_warning
     @wraps(run)
@@ -57,7 +57,7 @@ def _command(run: ClientCommand) -> Command:
         except KeyboardInterrupt:
             sys.exit(INTERRUPTED)
         except BrokenPipeError:
-            # Whoever read this has seen enough; Python would complain when it flushes at the end.
+            # The reader has closed the pipe. Python would report an error when it flushes at the end.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(1)
 
@@ -65,7 +65,7 @@ def _command(run: ClientCommand) -> Command:
 
 
 def _audited(run: ClientCommand) -> ClientCommand:
-    """Writes the command to Airflow's audit log."""
+    """Write the command to Airflow's audit log."""
     audited: ClientCommand = action_cli(run, check_db=False)  # type: ignore[no-untyped-call]
     return audited
 
@@ -99,20 +99,19 @@ def horsies_db_migrate(args: Namespace, client: Client) -> None:
     if args.output not in TEXT_FORMATS:
         _print(applied, args.output)
     elif applied:
-        print(f"Applied {', '.join(str(item['name']) for item in applied)}: now at version {ledger.latest_version()}")
+        names = ", ".join(str(item["name"]) for item in applied)
+        print(f"Applied {names}. The tables are now at version {ledger.latest_version()}.")
     else:
-        print(f"Nothing to do: already at version {ledger.latest_version()}")
+        print(f"The tables are already at version {ledger.latest_version()}.")
 
 
 @_command
 @_audited
 def horsies_db_prune(args: Namespace, client: Client) -> None:
     """``airflow horsies db prune``"""
-    _tell_count(
-        args,
-        "forgotten",
-        ledger.prune_ledger(client),
-        "submission(s) of tasks that horsies no longer keeps were forgotten",
+    count = ledger.prune_ledger(client)
+    _print_count(
+        args, "forgotten", count, f"Removed {_submissions(count)} of tasks that are no longer in the horsies database."
     )
 
 
@@ -121,7 +120,12 @@ def horsies_db_prune(args: Namespace, client: Client) -> None:
 def horsies_db_change_base_url(args: Namespace, client: Client) -> None:
     """``airflow horsies db change-base-url``"""
     changed = ledger.change_base_url(client, old=args.old, new=args.new)
-    _tell_count(args, "changed", changed, f"submission(s) in namespace {client.namespace!r} now belong to {args.new}")
+    _print_count(
+        args,
+        "changed",
+        changed,
+        f"Changed the base URL of {_submissions(changed)} in namespace {client.namespace!r} to {args.new}.",
+    )
 
 
 @_command
@@ -206,7 +210,7 @@ def horsies_logs(args: Namespace, client: Client) -> None:
             wait_until_stopped(client, [task.id])
         read()
     if not lines:
-        # Raises where the task is unknown, and says that it may be past its retention.
+        # Raises TaskNotFound if the task is unknown.
         task = client.read_task(args.horsies_task_id)
         why = explain_no_lines(task, client.read_attempts([task.id]).get(task.id, ()), args.attempt)
         print(why, file=sys.stdout if is_text else sys.stderr)
@@ -225,21 +229,21 @@ def horsies_cancel(args: Namespace, client: Client) -> None:
         return
     match outcome:
         case CancelOutcome.CANCELLED:
-            said = "was cancelled"
+            text = "was cancelled"
         case CancelOutcome.ALREADY_CANCELLED:
-            said = "was already cancelled"
+            text = "was already cancelled"
         case CancelOutcome.ALREADY_FINISHED:
-            said = f"had already finished as {state}"
+            text = f"had already ended as {state}"
         case CancelOutcome.STILL_WANTED | CancelOutcome.REQUESTED:
-            raise AssertionError("a cancel by id is carried out or refused")
-    print(f"Task {args.horsies_task_id} {said}")
+            raise AssertionError("A cancel by id is either carried out or refused.")
+    print(f"Task {args.horsies_task_id} {text}.")
 
 
 def _no_such_connection(conn_id: str) -> str:
     return (
-        f"there is no Airflow connection {conn_id!r}, or Airflow's database cannot be read. Add it with 'airflow "
+        f"Airflow has no connection {conn_id!r}, or its database cannot be read. Add the connection with 'airflow "
         f"connections add {conn_id} --conn-type horsies --conn-host HOST --conn-port 5432 --conn-login USER "
-        f"--conn-password PASSWORD --conn-schema DATABASE', or set AIRFLOW_CONN_{conn_id.upper()}"
+        f"--conn-password PASSWORD --conn-schema DATABASE', or set AIRFLOW_CONN_{conn_id.upper()}."
     )
 
 
@@ -256,15 +260,19 @@ def _print(data: Any, output: str) -> None:
             console.print_as(plain, output)
 
 
-def _tell_count(args: Namespace, key: str, count: int, sentence: str) -> None:
+def _submissions(count: int) -> str:
+    return "1 submission" if count == 1 else f"{count} submissions"
+
+
+def _print_count(args: Namespace, key: str, count: int, sentence: str) -> None:
     if args.output in TEXT_FORMATS:
-        print(count, sentence)
+        print(sentence)
     else:
         _print({key: count}, args.output)
 
 
 def _headline(task: TaskView, submissions: Sequence[Submission]) -> str:
-    sent_by = [f"sent by {each.task_instance} (try {each.try_number})" for each in submissions]
+    sent_by = [f"sent by {item.task_instance} (try {item.try_number})" for item in submissions]
     return ", ".join(
         [
             f"{task.task_name} {task.id}: {task.state}",
@@ -333,12 +341,12 @@ def _all_values(task: TaskView, submissions: Sequence[Submission], attempts: Seq
 
 def _line_text(line: LogLine) -> str:
     at = f"{line.logged_at:%Y-%m-%d %H:%M:%S}.{line.logged_at.microsecond // 1000:03d}"
-    return f"{at} {line.level:<8} [attempt {line.attempt}] {_harmless(line.text)}"
+    return f"{at} {line.level:<8} [attempt {line.attempt}] {_escape_controls(line.text)}"
 
 
-def _harmless(text: str) -> str:
-    """Without what a terminal would obey: a task may print anything."""
-    return "".join(each if each.isprintable() or each == "\t" else repr(each)[1:-1] for each in text)
+def _escape_controls(text: str) -> str:
+    """Escape control characters that a terminal would interpret: a task may print anything."""
+    return "".join(char if char.isprintable() or char == "\t" else repr(char)[1:-1] for char in text)
 
 
 def _submission_values(submission: Submission) -> dict[str, Any]:

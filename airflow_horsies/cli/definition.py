@@ -1,6 +1,6 @@
-"""The command ``airflow horsies``, and ``python -m airflow_horsies.cli`` for an Airflow that does not know it.
+"""The command ``airflow horsies``, and ``python -m airflow_horsies.cli`` for an Airflow that does not support it.
 
-Airflow imports this module for every command there is: what is needed to run one is imported when one runs.
+Airflow imports this module for every command, so the code of a command is imported when it runs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_ATTEMPT = 2**31 - 1
 
 
 def get_cli_commands() -> list[GroupCommand]:
-    """The group ``horsies``, as the provider's key ``cli`` gives it to Airflow."""
+    """The command group ``horsies``, for the provider's key ``cli``."""
     from airflow.cli.cli_config import (
         ARG_OUTPUT,
         ARG_VERBOSE,
@@ -38,7 +38,9 @@ def get_cli_commands() -> list[GroupCommand]:
 
     arg: Callable[..., Arg] = Arg
     conn_id = arg(
-        ("--conn-id",), default=DEFAULT_CONN_ID, help=f"The connection of type horsies (default: {DEFAULT_CONN_ID})"
+        ("--conn-id",),
+        default=DEFAULT_CONN_ID,
+        help=f"The id of the connection of type horsies (default: {DEFAULT_CONN_ID})",
     )
     task_id = arg(("horsies_task_id",), metavar="TASK_ID", type=parse_task_id, help="The id of a horsies task")
 
@@ -56,24 +58,26 @@ def get_cli_commands() -> list[GroupCommand]:
             help="Inspect and manage horsies, the Postgres-backed task queue",
             subcommands=(
                 command(
-                    "check", "horsies_check", "Check connection, database and workers; exit code 1 if something fails"
+                    "check",
+                    "horsies_check",
+                    "Check the connection, the database and the workers; exit code 1 if a check fails",
                 ),
                 GroupCommand(
                     name="db",
                     help="Manage this provider's own tables in the horsies database",
                     subcommands=(
-                        command("migrate", "horsies_db_migrate", "Create the tables or bring them up to date"),
+                        command("migrate", "horsies_db_migrate", "Create or migrate the tables"),
                         command(
                             "prune",
                             "horsies_db_prune",
-                            "Forget submissions of tasks that horsies itself no longer keeps",
+                            "Remove the submissions of tasks that are no longer in the horsies database",
                         ),
                         command(
                             "change-base-url",
                             "horsies_db_change_base_url",
-                            "Keep the submissions of this Airflow after its base URL was changed",
+                            "Assign the submissions of this Airflow to its new base URL",
                             arg(("--old",), required=True, help="The former [api] base_url"),
-                            arg(("--new",), required=True, help="The present [api] base_url"),
+                            arg(("--new",), required=True, help="The new [api] base_url"),
                         ),
                     ),
                 ),
@@ -86,23 +90,23 @@ def get_cli_commands() -> list[GroupCommand]:
                         action="append",
                         type=parse_states,
                         metavar="STATE",
-                        help=f"Only these states, repeated or with commas: {', '.join(TaskState)}",
+                        help=f"Only tasks in these states; repeatable or comma-separated: {', '.join(TaskState)}",
                     ),
-                    arg(("--queue",), help="Only this queue"),
-                    arg(("--task-name",), help="Only tasks of this name"),
+                    arg(("--queue",), help="Only tasks of this queue"),
+                    arg(("--task-name",), help="Only tasks with this name"),
                     arg(("--error-code",), help="Only tasks that ended with this error code"),
-                    arg(("--limit",), type=int, default=20, help="How many (default: 20)"),
+                    arg(("--limit",), type=int, default=20, help="The number of tasks (default: 20)"),
                     arg(
                         ("--before",),
                         type=parse_cursor,
                         metavar="CURSOR",
-                        help="Go on where an earlier page ended, with the value shown there",
+                        help="Continue after an earlier page, with the cursor printed at its end",
                     ),
                 ),
                 command(
                     "attempts",
                     "horsies_attempts",
-                    "Show the attempts of a task and who sent it",
+                    "Show the attempts of a task and the task instance that sent it",
                     task_id,
                     arg(
                         ("--watch",),
@@ -113,12 +117,12 @@ def get_cli_commands() -> list[GroupCommand]:
                 command(
                     "logs",
                     "horsies_logs",
-                    "Print what a task logged and printed on a worker of airflow_horsies.worker",
+                    "Print the log lines and output of a task that ran on a worker of airflow_horsies.worker",
                     task_id,
                     arg(
                         ("--attempt",), type=parse_attempt, metavar="NUMBER", help="Only this attempt, 1 for the first"
                     ),
-                    arg(("--follow", "-f"), action="store_true", help="Go on with what comes until the task ends"),
+                    arg(("--follow", "-f"), action="store_true", help="Print new lines until the task ends"),
                 ),
                 command("cancel", "horsies_cancel", "Cancel a task that has not ended", task_id),
             ),
@@ -135,28 +139,30 @@ def parse_task_id(text: str) -> str:
 
 def parse_attempt(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= MAX_ATTEMPT:
-        raise argparse.ArgumentTypeError(f"{text!r} is not the number of an attempt; the first is 1")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an attempt number. The first attempt is 1.")
     return int(text)
 
 
 def parse_states(text: str) -> list[TaskState]:
-    """One state, or several with commas; in any case of letters."""
+    """One state, or several with commas, in upper or lower case."""
     names = [name.strip().upper() for name in text.split(",") if name.strip()]
     unknown = sorted(set(names) - set(TaskState))
     if unknown or not names:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a state; states are {', '.join(TaskState)}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a state. The states are {', '.join(TaskState)}.")
     return [TaskState(name) for name in names]
 
 
 def parse_cursor(text: str) -> PageCursor:
-    """What format_cursor printed."""
+    """The inverse of format_cursor."""
     at, _, task_id = text.partition(CURSOR_SEPARATOR)
     try:
         cursor = PageCursor(at=datetime.fromisoformat(at), task_id=require_task_id(task_id))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a cursor as 'airflow horsies tasks' shows it") from None
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a cursor. Use one that 'airflow horsies tasks' printed."
+        ) from None
     if cursor.at.tzinfo is None:
-        raise argparse.ArgumentTypeError(f"{text!r} lacks a time zone; pass the cursor as it was shown")
+        raise argparse.ArgumentTypeError(f"{text!r} has no time zone. Use the cursor as it was printed.")
     return cursor
 
 
@@ -165,7 +171,7 @@ def format_cursor(cursor: PageCursor) -> str:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The same commands without the command ``airflow`` around them."""
+    """A parser for the same commands without ``airflow``."""
     parser = argparse.ArgumentParser(prog="python -m airflow_horsies.cli")
     _add_commands(parser, (command for group in get_cli_commands() for command in group.subcommands))
     return parser

@@ -1,4 +1,4 @@
-"""Operators: send tasks to horsies, wait for them, and tell Airflow how they ended."""
+"""Operators that send tasks to horsies, wait for them, and report their outcome to Airflow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the operators that send horsies tasks have in common: submit, wait inline, then defer or go on waiting."""
+"""The base of the operators that send horsies tasks: submit, wait inline, then defer or continue to wait."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from airflow_horsies.core.cluster import is_unserved
 from airflow_horsies.core.documentation import explain_error
 from airflow_horsies.core.spec import DEFAULT_QUEUE, RetryPolicy, TaskSpec
 from airflow_horsies.core.submission import SubmitOutcome, SubmitResult, latest_task_ids
-from airflow_horsies.core.task import AttemptRecord, CancelOutcome, TaskState, TaskView
+from airflow_horsies.core.task import AttemptRecord, TaskState, TaskView
 from airflow_horsies.core.validation import require_error_code
 from airflow_horsies.core.wording import describe_attempts
 from airflow_horsies.exceptions import (
@@ -31,14 +31,20 @@ from airflow_horsies.exceptions import (
 )
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.links import HorsiesAttemptsLink
-from airflow_horsies.operators.outcomes import TaskTimedOut
+from airflow_horsies.operators.outcomes import (
+    TaskTimedOut,
+    describe_missing_task,
+    describe_release,
+    describe_release_failure,
+    plural,
+)
 from airflow_horsies.operators.rendering import (
     duration,
     instant,
+    integer,
     plain_policy,
     policy_of,
     validate_untemplated,
-    whole_number,
 )
 from airflow_horsies.triggers.base import HorsiesTrigger, Reason
 from airflow_horsies.triggers.holding import mark_deferral
@@ -46,43 +52,45 @@ from airflow_horsies.triggers.task_log import StoredSeen, TaskLog, load_seen, st
 
 MAX_LOGGED_ITEMS = 100
 ATTEMPTS_LINK = HorsiesAttemptsLink()
-LET_GO_SECONDS = 30.0
-# Airflow kills the process five seconds after it told it to end.
+RELEASE_SECONDS = 30.0
+# Airflow kills the process five seconds after it asked it to stop.
 KILL_SECONDS = 4.7
 RETRY_SECONDS = 0.5
+CANCELLED = "Unfinished tasks were cancelled."
 
-WhenEndedBadly = Literal["fail", "skip"]
+FailOrSkip = Literal["fail", "skip"]
 
 
 class HorsiesTaskOperator(BaseOperator):
     """
-    What the operators that send horsies tasks have in common; use one of its subclasses.
+    The base of the operators that send horsies tasks. Use one of its subclasses.
 
     :param task_name: the name under which the task is registered on the workers.
-    :param queue: the horsies queue. It is not Airflow's queue of the same name, which stays as it is.
-    :param horsies_queue: the same, and stronger; use it in ``partial()`` with an executor that has queues of its own.
+    :param queue: the horsies queue. It does not set Airflow's own ``queue``, which keeps its default.
+    :param horsies_queue: the horsies queue too; overrides ``queue``. Use it in ``partial()`` with an executor that has
+        its own queues.
     :param priority: 1 (first) to 100 (last), within the queue.
     :param retry_policy: when horsies runs a failed attempt again: a RetryPolicy of airflow_horsies.models, or a dict of
-        its values. One of Airflow's own retry policies is left to Airflow.
-    :param horsies_retry_policy: the same for horsies alone; use it in ``partial()``, or beside one of Airflow's.
-    :param good_until: a task not started by then expires: a datetime with time zone, a timedelta from the submission,
-        or ``"dag_run_deadline"`` for the end of the DAG's ``dagrun_timeout``.
+        its values. A retry policy of Airflow is passed to Airflow.
+    :param horsies_retry_policy: the retry policy for horsies only. Use it in ``partial()``, or beside one of Airflow.
+    :param good_until: a task that has not started by then expires: a datetime with time zone, a timedelta from the
+        submission, or ``"dag_run_deadline"`` for the end of the DAG's ``dagrun_timeout``.
     :param delay: earliest start, counted from the submission.
-    :param timeout: the worker ends an attempt that runs longer.
-    :param retention: how long horsies keeps the finished task: a retention class, or ``forever``. Without one, the
-        class that the workers have mapped the queue to, or 30 days.
+    :param timeout: the worker stops an attempt that runs longer.
+    :param retention: how long horsies keeps the finished task: a retention class, or ``forever``. The default is the
+        class that the workers map the queue to, or 30 days.
     :param retain_input: keep the arguments with the finished task too, up to 64 KiB, so that the UI can show those of a
-        large batch; leave it off where they are secret. horsies before 0.5 keeps them always.
-    :param wait_for_completion: False sends and returns the task's id.
-    :param inline_wait: how long to wait before deferring; a short task then costs no deferral.
-    :param deferrable: wait in the triggerer, holding no worker slot; recommended. Default: Airflow's own setting.
-    :param on_expired: ``fail`` or ``skip`` the Airflow task when the horsies task expired.
-    :param on_cancelled: ``fail`` or ``skip`` it when somebody cancelled the horsies task.
+        large batch. Leave it off if they are secret. horsies before 0.5 always keeps them.
+    :param wait_for_completion: False sends the task and returns its id.
+    :param inline_wait: how long to wait before deferring. A short task then needs no deferral.
+    :param deferrable: wait in the triggerer without a worker slot; recommended. Default: Airflow's own setting.
+    :param on_expired: ``fail`` or ``skip`` the Airflow task when the horsies task expires.
+    :param on_cancelled: ``fail`` or ``skip`` the Airflow task when the horsies task is cancelled.
     :param cancel_on_kill: cancel the horsies task when the Airflow task is killed, marked or cleared.
-    :param fail_fast_codes: error codes after which Airflow does not try again either.
-    :param queue_timeout: fail when the task has not started by then and no live worker serves its queue.
-    :param show_logs: show what the task logs and prints, and how far it is, in the log of the Airflow task while it
-        runs; needs a worker of ``airflow_horsies.worker``.
+    :param fail_fast_codes: error codes after which Airflow does not retry either.
+    :param queue_timeout: fail if the task has not started after this time and no live worker serves its queue.
+    :param show_logs: show the task's log lines, output and progress in the log of the Airflow task while it runs. This
+        needs a worker of ``airflow_horsies.worker``.
     :param horsies_conn_id: the connection to horsies' database.
     """
 
@@ -118,8 +126,8 @@ class HorsiesTaskOperator(BaseOperator):
         wait_for_completion: bool = True,
         inline_wait: timedelta = timedelta(seconds=5),
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
-        on_expired: WhenEndedBadly = "fail",
-        on_cancelled: WhenEndedBadly = "fail",
+        on_expired: FailOrSkip = "fail",
+        on_cancelled: FailOrSkip = "fail",
         cancel_on_kill: bool = True,
         fail_fast_codes: Collection[str] = (),
         queue_timeout: timedelta | None = None,
@@ -132,7 +140,7 @@ class HorsiesTaskOperator(BaseOperator):
             retry_policy = None
         super().__init__(**base)
         self.task_name = task_name
-        # A mapped operator is given Airflow's default queue for want of another.
+        # Airflow passes its default queue to a mapped operator that names no queue.
         given_queue = DEFAULT_QUEUE if queue == conf.get("operators", "default_queue") else queue
         self.horsies_queue = horsies_queue or given_queue
         self.priority = priority
@@ -159,8 +167,8 @@ class HorsiesTaskOperator(BaseOperator):
         self._conn_id: str | None = None
         self._namespace: str | None = None
         self._queue_deadline: datetime | None = None
-        self._is_undisturbed = False
-        self._was_told_to_end = False
+        self._is_uninterruptible = False
+        self._stop_requested = False
         self._task_log: TaskLog | None = None
         validate_untemplated(
             task_name=self.task_name,
@@ -187,10 +195,10 @@ class HorsiesTaskOperator(BaseOperator):
                 if not self.wait_for_completion:
                     return self._ids_to_return()
                 tasks = self._wait(client, deadline)
-            except AirflowTaskTimeout as over:
-                if isinstance(over, TaskTimedOut):
+            except AirflowTaskTimeout as timeout:
+                if isinstance(timeout, TaskTimedOut):
                     raise
-                # Airflow's own alarm rang first.
+                # Airflow's own timeout fired first.
                 tasks = self._give_up(client)
             if tasks is not None:
                 return self._end(client, tasks, context)
@@ -198,18 +206,18 @@ class HorsiesTaskOperator(BaseOperator):
         self.defer(trigger=trigger, method_name="execute_complete")
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
-        """Called with the trigger's event, which says what was waited for: code and settings may have changed since."""
+        """Called with the trigger's event, which names the tasks: code and settings may have changed since."""
         self._instance = instance_of(context)
         self._try_number = context["ti"].try_number
-        self._take_over(event)
+        self._restore_settings(event)
         with self._client() as client:
-            self._sent_ids = self._ids_of(client, event)
+            self._sent_ids = self._find_sent_ids(client, event)
             self._task_log = self._make_task_log(event.get("seen") or {})
             reason = Reason(event["reason"])
             match reason:
                 case Reason.ENDED | Reason.DECIDED:
                     tasks = self._read_tasks(client)
-                    if self._goes_on(tasks):
+                    if self._is_unfinished(tasks):
                         self._defer_again(context, event)
                 case Reason.TIMED_OUT:
                     tasks = self._give_up(client)
@@ -217,7 +225,7 @@ class HorsiesTaskOperator(BaseOperator):
                     tasks = self._not_served(client)
                 case Reason.NOT_FOUND:
                     first = self._sent_ids[0] if self._sent_ids else "(none)"
-                    raise TaskNotFound(event["message"] or f"horsies no longer keeps task {first}", task_id=first)
+                    raise TaskNotFound(event["message"] or describe_missing_task(first), task_id=first)
                 case Reason.ERROR:
                     raise HorsiesError(event["message"])
                 case _:
@@ -225,18 +233,18 @@ class HorsiesTaskOperator(BaseOperator):
             return self._end(client, tasks, context)
 
     def on_kill(self) -> None:
-        """Airflow calls it when the process is told to end: by a person, who wants the work to stop, or in a shutdown,
-        after which the next try reattaches."""
+        """Airflow calls this when it stops the process: a user stops the work, or a component shuts down and the next
+        try reattaches."""
         if not self.cancel_on_kill:
             return
-        if self._is_undisturbed:
-            # Another connection of this process may hold what a cancel needs, and goes on only when we return. A
-            # submission is followed by another look; a cancel is what was wanted.
-            self._was_told_to_end = True
+        if self._is_uninterruptible:
+            # Another connection of this process may hold the lock that a cancel needs until this method returns. A
+            # submission checks the flag afterwards; a cancel needs no second one.
+            self._stop_requested = True
             return
         self._cancel_if_given_up()
 
-    # -- what subclasses decide ------------------------------------------------------------------------------------
+    # -- for subclasses --------------------------------------------------------------------------------------------
 
     def _specs(self, context: Context) -> list[TaskSpec]:
         raise NotImplementedError
@@ -250,28 +258,28 @@ class HorsiesTaskOperator(BaseOperator):
     def _trigger(self, context: Context, deadline: datetime | None) -> HorsiesTrigger:
         raise NotImplementedError
 
-    def _ids_of(self, client: Client, event: Mapping[str, Any]) -> list[str]:
-        """The tasks that were waited for, all of them; an error where some cannot be found."""
+    def _find_sent_ids(self, client: Client, event: Mapping[str, Any]) -> list[str]:
+        """The ids of all tasks the trigger waited for; an error if some cannot be found."""
         ids = list(event["task_ids"])
         if not ids:
-            raise HorsiesError("the trigger's event names no horsies task, though it waited for one")
+            raise HorsiesError("The trigger's event names no horsies task. Clear the Airflow task to submit it again.")
         return ids
 
     def _is_decided(self, ended: Mapping[str, TaskState]) -> bool:
         return False
 
-    def _take_over(self, event: Mapping[str, Any]) -> None:
-        """What was agreed when the tasks were sent counts, whatever the DAG says now."""
+    def _restore_settings(self, event: Mapping[str, Any]) -> None:
+        """Use the settings that were valid when the tasks were sent, even if the DAG has changed since."""
         self._conn_id = event.get("horsies_conn_id") or self.horsies_conn_id
         self._namespace = event.get("namespace")
 
-    # -- inside ----------------------------------------------------------------------------------------------------
+    # -- internals -------------------------------------------------------------------------------------------------
 
     def _client(self) -> Client:
         return HorsiesHook(self._conn_id or self.horsies_conn_id, namespace=self._namespace).client
 
-    def _goes_on(self, tasks: Sequence[TaskView]) -> bool:
-        """Whether there is still something to wait for, though the trigger fired."""
+    def _is_unfinished(self, tasks: Sequence[TaskView]) -> bool:
+        """Whether there are still tasks to wait for, although the trigger fired."""
         ended = {task.id: task.state for task in tasks if task.state.is_terminal}
         return len(ended) < len(tasks) and not self._is_decided(ended)
 
@@ -279,10 +287,10 @@ class HorsiesTaskOperator(BaseOperator):
         deadline = event.get("deadline")
         trigger = self._trigger(context, datetime.fromisoformat(deadline) if deadline else None)
         self.defer(trigger=mark_deferral(trigger, self.executor), method_name="execute_complete")
-        raise AssertionError("defer raises")
+        raise AssertionError("defer() always raises.")
 
-    def _waiting_for(self, deadline: datetime | None) -> dict[str, Any]:
-        """What every trigger is told."""
+    def _trigger_kwargs(self, deadline: datetime | None) -> dict[str, Any]:
+        """The arguments that all triggers have in common."""
         queue_deadline = self._queue_deadline
         return {
             "task_instance": asdict(self._instance),
@@ -299,7 +307,7 @@ class HorsiesTaskOperator(BaseOperator):
             task_name=self.task_name,
             kwargs=kwargs,
             queue=self.horsies_queue,
-            priority=whole_number("priority", self.priority),
+            priority=integer("priority", self.priority),
             retry_policy=policy_of(self.horsies_retry_policy),
             good_until=instant(self.good_until, context),
             delay=duration("delay", self.delay),
@@ -318,14 +326,14 @@ class HorsiesTaskOperator(BaseOperator):
     def _submit(self, client: Client, specs: Sequence[TaskSpec], context: Context) -> None:
         self._instance = instance_of(context)
         self._try_number = context["ti"].try_number
-        with self._undisturbed():
+        with self._uninterrupted():
             tried = airflow_try(context, namespace=client.namespace)
             client.stay_in(tried.namespace)
             sent = client.submit_tasks(specs, self._instance, tried)
-            self._sent_ids = [each.task_id for each in sent]
-            self._life = max((each.life for each in sent), default=0)
+            self._sent_ids = [result.task_id for result in sent]
+            self._life = max((result.life for result in sent), default=0)
             self._namespace = client.namespace
-        if self._was_told_to_end:
+        if self._stop_requested:
             self._cancel_if_given_up()
         if self.queue_timeout is not None:
             self._queue_deadline = datetime.now(UTC) + self.queue_timeout
@@ -334,18 +342,18 @@ class HorsiesTaskOperator(BaseOperator):
         self._task_log = self._make_task_log({})
 
     def _announce(self, context: Context, sent: Sequence[SubmitResult]) -> None:
-        for each in sent[:MAX_LOGGED_ITEMS]:
-            match each.outcome:
+        for result in sent[:MAX_LOGGED_ITEMS]:
+            match result.outcome:
                 case SubmitOutcome.SENT:
-                    said = f"Sent to horsies queue {self.horsies_queue} as task {each.task_id}"
+                    text = f"Sent task {result.task_id} to horsies queue {self.horsies_queue}"
                 case SubmitOutcome.REATTACHED:
-                    said = f"Reattached to task {each.task_id}, which is {each.state}"
+                    text = f"Reattached to task {result.task_id}, which is {result.state}"
                 case SubmitOutcome.ADOPTED:
-                    said = f"Adopted task {each.task_id}, which completed before Airflow heard of it"
-            self.log.info("%s (life %s, round %s)", said, each.life, each.round)
+                    text = f"Adopted task {result.task_id}, which had already completed"
+            self.log.info("%s (life %s, round %s).", text, result.life, result.round)
         if self.horsies_retry_policy and self.retries:
             self.log.info(
-                "Both retry: horsies up to %s time(s) for %s, and Airflow up to %s time(s) around that",
+                "Both horsies and Airflow retry: horsies up to %s times for %s, and Airflow up to %s times after that.",
                 self.horsies_retry_policy["max_retries"],
                 ", ".join(self.horsies_retry_policy["auto_retry_for"]),
                 self.retries,
@@ -401,8 +409,9 @@ class HorsiesTaskOperator(BaseOperator):
         for task_id in self._sent_ids:
             if task_id not in found:
                 raise TaskNotFound(
-                    f"horsies does not have task {task_id}, which this task instance sent: it is past its retention, "
-                    f"or {client.settings.name} leads to another database since. Its outcome is unknown",
+                    f"Task {task_id}, which this task instance sent, is not in the horsies database: it is past its "
+                    f"retention, or {client.settings.name} now leads to another database. Its outcome is unknown. "
+                    "Check the connection, or clear the Airflow task to submit it again.",
                     task_id=task_id,
                 )
         return [found[task_id] for task_id in self._sent_ids]
@@ -412,106 +421,99 @@ class HorsiesTaskOperator(BaseOperator):
         return any(is_unserved(task, queues, now) for task in client.read_tasks(self._sent_ids).values())
 
     def _give_up(self, client: Client) -> list[TaskView]:
-        """The time is up: what has not ended is cancelled; tasks that have all ended are as good as in time."""
-        tasks, problem = self._let_go_unless_ended(client)
+        """Cancel unfinished tasks at the time-out. If all tasks have ended by now, they count as in time."""
+        tasks, problem = self._release_unless_ended(client)
         if tasks is not None:
             return tasks
         if self._task_log is not None:
             self._task_log.finish(client, cancelled=self._sent_ids)
         first = self._sent_ids[0] if self._sent_ids else "(none)"
         raise TaskTimedOut(
-            f"{len(self._sent_ids)} horsies task(s), {first} first, had not ended when the execution_timeout "
-            f"of {self.execution_timeout} was over, and {problem or 'were cancelled'}",
+            f"{plural(len(self._sent_ids), 'task')} did not end within the execution_timeout of "
+            f"{self.execution_timeout}; the first is {first}. {problem or CANCELLED} Raise execution_timeout if the "
+            "tasks need more time.",
             task_id=first,
         )
 
     def _not_served(self, client: Client) -> list[TaskView]:
-        tasks, problem = self._let_go_unless_ended(client)
+        tasks, problem = self._release_unless_ended(client)
         if tasks is not None:
             return tasks
         raise QueueNotServed(
-            f"no live horsies worker serves the queue {self.horsies_queue!r}, and {len(self._sent_ids)} task(s), "
-            f"{self._sent_ids[0]} first, waited there for {self.queue_timeout} and {problem or 'were cancelled'}. "
-            "'airflow horsies check' shows who serves what",
+            f"No live horsies worker serves queue {self.horsies_queue!r}. {plural(len(self._sent_ids), 'task')} waited "
+            f"there for {self.queue_timeout}; the first is {self._sent_ids[0]}. {problem or CANCELLED} Start a worker "
+            "for the queue, or run 'airflow horsies check' to see which queues are served.",
             task_id=self._sent_ids[0],
             queue=self.horsies_queue,
         )
 
-    def _let_go_unless_ended(self, client: Client) -> tuple[list[TaskView] | None, str | None]:
-        """The tasks, if there is nothing left to wait for; else what kept them from being cancelled, if anything."""
+    def _release_unless_ended(self, client: Client) -> tuple[list[TaskView] | None, str | None]:
+        """The tasks, if there is nothing left to wait for; else why they could not be cancelled, if so."""
         cancelled_before: set[str] = set()
         with suppress(HorsiesError):
             tasks = self._read_tasks(client)
-            if tasks and not self._goes_on(tasks):
+            if tasks and not self._is_unfinished(tasks):
                 return tasks, None
             cancelled_before = {task.id for task in tasks if task.state is TaskState.CANCELLED}
-        problem = self._let_go(client, try_number=self._try_number)
+        problem = self._release(client, try_number=self._try_number)
         if problem is None and self._sent_ids:
             tasks = self._read_tasks(client)
             if all(task.state is not TaskState.CANCELLED or task.id in cancelled_before for task in tasks):
                 return tasks, None
         return None, problem
 
-    def _let_go(self, client: Client, *, try_number: int | None, seconds: float = LET_GO_SECONDS) -> str | None:
-        """Cancel what nobody else wants; what keeps it from being done now, if anything does.
+    def _release(self, client: Client, *, try_number: int | None, seconds: float = RELEASE_SECONDS) -> str | None:
+        """Cancel the tasks that nobody else waits for. Returns why that is not possible now, if so.
 
-        :param try_number: this try, if it lets go of its own accord and not by a person's wish.
+        :param try_number: this try, if it cancels by itself and not on a user's request.
         """
-        give_up = time.monotonic() + seconds
-        with self._undisturbed():
+        deadline = time.monotonic() + seconds
+        with self._uninterrupted():
             while True:
                 try:
                     ids = self._sent_ids or latest_task_ids(client.read_submissions(self._instance))
                     self._sent_ids = ids
                     released = client.release_tasks(ids, self._instance, try_number=try_number) if ids else {}
                 except HorsiesError as error:
-                    if time.monotonic() + RETRY_SECONDS > give_up:
-                        return f"could not be cancelled, so that they go on: {error}"
+                    if time.monotonic() + RETRY_SECONDS > deadline:
+                        return describe_release_failure(error)
                     time.sleep(RETRY_SECONDS)
                 else:
-                    return _problem_of(set(released.values()))
+                    return describe_release(set(released.values()))
 
     @contextmanager
-    def _undisturbed(self) -> Iterator[None]:
-        """A kill does not come in between."""
-        before, self._is_undisturbed = self._is_undisturbed, True
+    def _uninterrupted(self) -> Iterator[None]:
+        """A kill does not interrupt the block."""
+        before, self._is_uninterruptible = self._is_uninterruptible, True
         try:
             yield
         finally:
-            self._is_undisturbed = before
+            self._is_uninterruptible = before
 
     def _cancel_if_given_up(self) -> None:
-        give_up = time.monotonic() + KILL_SECONDS
+        deadline = time.monotonic() + KILL_SECONDS
         state = None if self._instance is None else read_state(self._instance)
         if state is None:
-            self.log.warning("Airflow does not say why this process is told to end: its horsies tasks go on")
+            self.log.warning("Airflow does not report why it stops this process. The horsies tasks continue.")
         elif not state.is_given_up:
-            self.log.info("The process is told to end, the task instance is not: its horsies tasks go on")
+            self.log.info("Airflow stops this process, but not the task instance. The horsies tasks continue.")
         else:
-            problem = self._let_go_now(give_up - time.monotonic())
+            problem = self._release_now(deadline - time.monotonic())
             if problem is not None:
-                self.log.error("Told to end; the horsies tasks %s", problem)
+                self.log.error("Airflow stops this process. %s", problem)
 
-    def _let_go_now(self, seconds: float) -> str | None:
+    def _release_now(self, seconds: float) -> str | None:
         try:
             with self._client() as client:
-                return self._let_go(client, try_number=None, seconds=seconds)
+                return self._release(client, try_number=None, seconds=seconds)
         except HorsiesError as error:
-            return f"could not be cancelled, so that they go on: {error}"
+            return describe_release_failure(error)
 
     def _log_attempts(self, client: Client, task: TaskView) -> None:
         records: Sequence[AttemptRecord] = ()
         try:
             records = client.read_attempts([task.id]).get(task.id, ())
         except HorsiesError as error:
-            self.log.warning("What workers told of the attempts cannot be read: %s", error)
+            self.log.warning("The workers' records of the attempts cannot be read: %s", error)
         for line in describe_attempts(task, records):
             self.log.info("Task %s, %s", task.id, line)
-
-
-def _problem_of(outcomes: Collection[CancelOutcome]) -> str | None:
-    if CancelOutcome.REQUESTED in outcomes:
-        return "will be cancelled as soon as horsies can record that"
-    if CancelOutcome.STILL_WANTED in outcomes:
-        return "go on, as a later try or another task instance waits for them"
-    return None

@@ -13,22 +13,24 @@ from airflow_horsies.core.spec import TaskSpec
 from airflow_horsies.core.submission import SubmitOutcome, SubmitResult, batch_task_ids
 from airflow_horsies.core.task import TaskState, TaskView
 from airflow_horsies.exceptions import BatchFailed, InvalidTask
-from airflow_horsies.operators.base import MAX_LOGGED_ITEMS, HorsiesTaskOperator
+from airflow_horsies.operators.base import CANCELLED, MAX_LOGGED_ITEMS, HorsiesTaskOperator
 from airflow_horsies.operators.outcomes import (
+    end_sentence,
     failure_text,
+    plural,
     value_of,
 )
-from airflow_horsies.operators.rendering import is_final, whole_number
+from airflow_horsies.operators.rendering import integer, is_final
 from airflow_horsies.triggers.base import HorsiesTrigger
 from airflow_horsies.triggers.batch import HorsiesBatchTrigger
 
 
 class HorsiesBatchOperator(HorsiesTaskOperator):
     """
-    Send many tasks to horsies in one Airflow task, wait for all, and return their values in order.
+    Send many tasks to horsies in one Airflow task, wait for all of them, and return their values in order.
 
-    Sent in one transaction, waited for with one trigger, reattached item by item. A task that did not complete has None
-    among the values.
+    The tasks are sent in one transaction, one trigger waits for them, and a retry reattaches item by item. The value of
+    a task that did not complete is None.
 
     .. code-block:: python
 
@@ -42,11 +44,11 @@ class HorsiesBatchOperator(HorsiesTaskOperator):
 
     :param task_name: the name under which the task is registered on the workers.
     :param items: the arguments of each task; templated, or the output of an upstream task.
-    :param max_failures: how many tasks may fail, expire or be cancelled; with more, the rest is cancelled and the
-        Airflow task fails. None, unless ``min_success`` allows some.
-    :param min_success: how many tasks must complete; where both are given, the stricter of the two counts.
-    :param show_logs: show what the tasks log and print while they run, each line with the place of its task in
-        ``items``; a large batch writes a lot.
+    :param max_failures: how many tasks may fail, expire or be cancelled. If there are more, the unfinished tasks are
+        cancelled and the Airflow task fails. The default is 0, unless ``min_success`` allows some.
+    :param min_success: how many tasks must complete. If both are given, the stricter one applies.
+    :param show_logs: show the log lines and output of the tasks while they run, each line with the position of its task
+        in ``items``. A large batch writes a lot.
 
     Further parameters: see :class:`HorsiesTaskOperator`.
     """
@@ -74,13 +76,13 @@ class HorsiesBatchOperator(HorsiesTaskOperator):
                 _count_of(name, getattr(self, name))
 
     def _wait(self, client: Client, deadline: datetime | None) -> list[TaskView] | None:
-        # An empty batch ends at once; what an earlier try sent was cancelled, as it is no longer asked for.
+        # An empty batch ends at once. The submission has cancelled what an earlier try sent.
         return super()._wait(client, deadline) if self._sent_ids else []
 
     def _specs(self, context: Context) -> list[TaskSpec]:
         if isinstance(self.items, str) or not isinstance(self.items, Sequence):
-            raise InvalidTask("items", f"must be a list of arguments, not {type(self.items).__name__}")
-        # What is wrong with the bounds is found before anything is sent.
+            raise InvalidTask("items", f"must be a list of dicts, not {type(self.items).__name__}")
+        # Checks the bounds before anything is sent.
         self._allowed_failures(len(self.items))
         return [self._spec(context, item) for item in self.items]
 
@@ -88,10 +90,10 @@ class HorsiesBatchOperator(HorsiesTaskOperator):
         return self._sent_ids
 
     def _announce(self, context: Context, sent: Sequence[SubmitResult]) -> None:
-        counts = {outcome: sum(each.outcome is outcome for each in sent) for outcome in SubmitOutcome}
+        counts = {outcome: sum(result.outcome is outcome for result in sent) for outcome in SubmitOutcome}
         self.log.info(
-            "%s task(s) sent to horsies queue %s, %s reattached to, %s adopted",
-            counts[SubmitOutcome.SENT],
+            "Sent %s to horsies queue %s, reattached to %s and adopted %s.",
+            plural(counts[SubmitOutcome.SENT], "task"),
             self.horsies_queue,
             counts[SubmitOutcome.REATTACHED],
             counts[SubmitOutcome.ADOPTED],
@@ -102,14 +104,14 @@ class HorsiesBatchOperator(HorsiesTaskOperator):
             life=self._life,
             size=len(self._sent_ids),
             max_failures=self._allowed_failures(len(self._sent_ids)),
-            **self._waiting_for(deadline),
+            **self._trigger_kwargs(deadline),
         )
 
-    def _ids_of(self, client: Client, event: Mapping[str, Any]) -> list[str]:
+    def _find_sent_ids(self, client: Client, event: Mapping[str, Any]) -> list[str]:
         return batch_task_ids(client.read_submissions(self._instance), life=event.get("life"), size=event.get("size"))
 
-    def _take_over(self, event: Mapping[str, Any]) -> None:
-        super()._take_over(event)
+    def _restore_settings(self, event: Mapping[str, Any]) -> None:
+        super()._restore_settings(event)
         self._life = event.get("life") or 0
         self._agreed_failures = event.get("max_failures")
 
@@ -126,7 +128,7 @@ class HorsiesBatchOperator(HorsiesTaskOperator):
         if self.min_success is not None:
             wanted = _count_of("min_success", self.min_success)
             if wanted > size:
-                raise InvalidTask("min_success", f"is {wanted}, more than the {size} item(s) of the batch")
+                raise InvalidTask("min_success", f"is {wanted}, but the batch has only {plural(size, 'item')}")
             bounds.append(size - wanted)
         return min(bounds, default=0)
 
@@ -138,12 +140,12 @@ class HorsiesBatchOperator(HorsiesTaskOperator):
         self._log_items(tasks)
         allowed = self._allowed_failures(len(tasks))
         if len(failed) > allowed:
-            problem = self._let_go(client, try_number=self._try_number)
+            problem = self._release(client, try_number=self._try_number)
             position, first = failed[0]
             raise BatchFailed(
-                f"{len(failed)} of {len(tasks)} tasks did not complete, more than the {allowed} allowed; "
-                f"{len(live)} others {problem or 'were cancelled'}. The first is item {position}: "
-                f"{failure_text(first)}",
+                f"{len(failed)} of {plural(len(tasks), 'task')} did not complete, more than the {allowed} allowed, and "
+                f"{len(live)} had not ended. The first is item {position}: {end_sentence(failure_text(first))} "
+                f"{problem or CANCELLED} The Horsies tab of the task instance shows all items.",
                 task_id=first.id,
                 queue=first.queue,
                 error_code=first.error_code,
@@ -152,20 +154,20 @@ class HorsiesBatchOperator(HorsiesTaskOperator):
 
     def _log_items(self, tasks: Sequence[TaskView]) -> None:
         """A line per item, those that did not complete first; a large batch is cut."""
-        ordered = sorted(enumerate(tasks), key=lambda each: (_completed(each[1]), each[0]))
+        ordered = sorted(enumerate(tasks), key=lambda item: (_completed(item[1]), item[0]))
         if not tasks:
-            self.log.info("The batch is empty: nothing is sent")
+            self.log.info("The batch is empty. Nothing is sent.")
             return
         self.log.info("%6s  %-10s %8s  %-36s  %s", "item", "state", "attempts", "task", "error")
         for position, task in ordered[:MAX_LOGGED_ITEMS]:
             error = "" if _completed(task) else failure_text(task)
             self.log.info("%6d  %-10s %8d  %-36s  %s", position, task.state, len(task.attempts), task.id, error)
         if len(tasks) > MAX_LOGGED_ITEMS:
-            self.log.info("… and %s more", len(tasks) - MAX_LOGGED_ITEMS)
+            self.log.info("… and %s more.", len(tasks) - MAX_LOGGED_ITEMS)
 
 
 def _count_of(name: str, value: Any) -> int:
-    number = whole_number(name, value)
+    number = integer(name, value)
     if number < 0:
         raise InvalidTask(name, f"must be 0 or more, not {number}")
     return number

@@ -41,8 +41,8 @@ class HorsiesCancelOperator(BaseOperator):
         with HorsiesHook(self.horsies_conn_id).client as client:
             outcomes = client.cancel_tasks(ids)
         for task_id, outcome in outcomes.items():
-            self.log.info("Task %s: %s", task_id, outcome.lower().replace("_", " "))
+            self.log.info("Task %s: %s.", task_id, outcome.lower().replace("_", " "))
         for task_id in ids:
             if task_id not in outcomes:
-                self.log.warning("There is no task %s: it never existed, or it is past its retention", task_id)
+                self.log.warning("Task %s does not exist or is past its retention.", task_id)
         return {task_id: outcome.value for task_id, outcome in outcomes.items()}

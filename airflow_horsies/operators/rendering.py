@@ -1,4 +1,4 @@
-"""What a DAG author gives, or a template renders, becomes the value a task needs."""
+"""Convert what a DAG author passes, or a template renders, to the values of a task."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def policy_of(values: Any) -> RetryPolicy | None:
 
 
 def is_final(value: Any) -> bool:
-    """Whether a value will not change when templates are rendered."""
+    """Whether a value contains no template."""
     match value:
         case str():
             return "{{" not in value and "{%" not in value
@@ -43,9 +43,9 @@ def is_final(value: Any) -> bool:
 
 
 def validate_untemplated(**fields: Any) -> None:
-    """Mistakes in values that hold no template are found when the DAG is parsed.
+    """Check the values that contain no template when the DAG is parsed.
 
-    :param fields: those of a TaskSpec; None is not looked at.
+    :param fields: the fields of a TaskSpec; None is ignored.
     """
     given = {name: value for name, value in fields.items() if value is not None and is_final(value)}
     if "retry_policy" in given:
@@ -53,7 +53,7 @@ def validate_untemplated(**fields: Any) -> None:
     TaskSpec(**{"task_name": "to be rendered", **given})
 
 
-def whole_number(name: str, value: Any) -> int:
+def integer(name: str, value: Any) -> int:
     """A template renders to text."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
@@ -62,7 +62,7 @@ def whole_number(name: str, value: Any) -> int:
             return int(value)
     except ValueError:
         pass
-    raise InvalidTask(name, f"must be a whole number, not {value!r}")
+    raise InvalidTask(name, f"must be an integer, not {value!r}")
 
 
 def duration(name: str, value: Any) -> timedelta | None:
@@ -75,7 +75,7 @@ def duration(name: str, value: Any) -> timedelta | None:
 
 
 def instant(value: Any, context: Context) -> datetime | None:
-    """When a task expires, from any of the forms an author may give."""
+    """The instant at which a task expires, from any of the forms that an author may use."""
     if value is None or isinstance(value, datetime):
         return value
     if isinstance(value, timedelta):
@@ -95,21 +95,23 @@ def _dag_run_deadline(context: Context) -> datetime:
     started = context["dag_run"].start_date
     if dagrun_timeout is None or started is None:
         raise InvalidTask(
-            "good_until", f"is {DAG_RUN_DEADLINE!r}, but the DAG {context['dag'].dag_id} has no dagrun_timeout"
+            "good_until",
+            f"is {DAG_RUN_DEADLINE!r}, but DAG {context['dag'].dag_id} has no dagrun_timeout. Set one, or give a "
+            "timedelta",
         )
     deadline: datetime = started + dagrun_timeout
     return deadline
 
 
 def task_ids_of(value: Any) -> list[str]:
-    """The ids an author gave, or a template rendered: one id, a list, or the text of a list."""
+    """Task ids as an author passes them or a template renders them: one id, a list, or the text of a list."""
     if isinstance(value, str) and value.lstrip().startswith("["):
         try:
             value = ast.literal_eval(value.strip())
         except (ValueError, SyntaxError):
-            raise InvalidTask("task_ids", f"is the text of a list that cannot be read: {value[:200]!r}") from None
+            raise InvalidTask("task_ids", f"must be a list of task ids, not {value[:200]!r}") from None
     if isinstance(value, str):
         value = [value.strip()]
     if not isinstance(value, Iterable) or isinstance(value, Mapping | bytes):
         raise InvalidTask("task_ids", f"must be the id of a horsies task or a list of ids, not {value!r}")
-    return list(dict.fromkeys(require_task_id(each) for each in value))
+    return list(dict.fromkeys(require_task_id(task_id) for task_id in value))

@@ -16,10 +16,10 @@ from airflow_horsies.exceptions import HorsiesError
 from airflow_horsies.operators.base import HorsiesTaskOperator
 from airflow_horsies.operators.outcomes import (
     cancellation_of,
+    describe_task,
     expiry_of,
     fail_or_skip,
     failure_of,
-    named,
     value_of,
 )
 from airflow_horsies.triggers.base import HorsiesTrigger
@@ -31,8 +31,8 @@ class HorsiesOperator(HorsiesTaskOperator):
     """
     Send one task to horsies, wait for it, and return its value.
 
-    The task is sent exactly once per life of the task instance: a retry reattaches to a task that still runs and adopts
-    one that completed; clearing the task instance runs it again.
+    The task is sent exactly once per life of the task instance. A retry reattaches to a task that still runs and adopts
+    one that completed. Clearing the task instance sends it again.
 
     .. code-block:: python
 
@@ -48,7 +48,7 @@ class HorsiesOperator(HorsiesTaskOperator):
 
     :param task_name: the name under which the task is registered on the workers.
     :param kwargs: its arguments; templated.
-    :param idempotency_key: several task instances with the same key share the first one's task (horsies 0.5 and newer).
+    :param idempotency_key: task instances with the same key share the task of the first one (horsies 0.5 and newer).
 
     Further parameters: see :class:`HorsiesTaskOperator`. The task's id is pushed as XCom ``horsies_task_id``.
     """
@@ -60,7 +60,7 @@ class HorsiesOperator(HorsiesTaskOperator):
         self, *, kwargs: Mapping[str, Any] | None = None, idempotency_key: str | None = None, **base: Any
     ) -> None:
         super().__init__(**base)
-        # Airflow keeps "kwargs" of an operator for itself.
+        # Airflow reserves "kwargs" on an operator.
         self.task_kwargs = kwargs or {}
         self.idempotency_key = idempotency_key
 
@@ -75,7 +75,7 @@ class HorsiesOperator(HorsiesTaskOperator):
         return self._sent_ids[0]
 
     def _trigger(self, context: Context, deadline: datetime | None) -> HorsiesTrigger:
-        return HorsiesTrigger(task_ids=self._sent_ids, **self._waiting_for(deadline))
+        return HorsiesTrigger(task_ids=self._sent_ids, **self._trigger_kwargs(deadline))
 
     def _finish(self, client: Client, tasks: Sequence[TaskView], context: Context) -> Any:
         (task,) = tasks
@@ -90,6 +90,9 @@ class HorsiesOperator(HorsiesTaskOperator):
             case TaskState.CANCELLED:
                 fail_or_skip(cancellation_of(task), self.on_cancelled)
             case TaskState.PENDING | TaskState.CLAIMED | TaskState.RUNNING:
-                raise HorsiesError(f"{named(task)} is {task.state} though its end was announced")
+                raise HorsiesError(
+                    f"The {describe_task(task)} is {task.state}, although its end was reported. Clear the Airflow task "
+                    "to wait for it again."
+                )
             case _:
                 assert_never(task.state)

@@ -1,6 +1,7 @@
 """Test DAGs that send horsies tasks, without a database and without a worker.
 
-A test says how each task ends, runs the DAG or one of its tasks, and looks at what was sent. See :class:`FakeHorsies`.
+A test declares how each task ends, runs the DAG or one of its tasks, and checks what was sent: see
+:class:`FakeHorsies`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The client of a test for an event loop, on the same tables."""
+"""The asynchronous client of a test, on the same tables."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from airflow_horsies.testing.memory import Memory
 
 class FakeAsyncClient(AsyncClient):
     """
-    The same for an event loop: the client of triggers in a test.
+    The asynchronous counterpart of FakeClient: the client of triggers in a test.
 
     .. code-block:: python
 
@@ -41,7 +41,7 @@ class FakeAsyncClient(AsyncClient):
             horsies.returns("add", 3)
             asyncio.run(send())
 
-    :param client: the one whose tables it uses.
+    :param client: the client whose tables it uses.
     """
 
     def __init__(self, client: FakeClient) -> None:
@@ -86,7 +86,7 @@ class FakeAsyncClient(AsyncClient):
 
 
 class FakeWaiter(Waiter):
-    """Looks at its tasks itself, each time it is asked for news."""
+    """Reads its tasks itself whenever it is asked for news."""
 
     def __init__(self, memory: Memory, task_ids: Iterable[str], seen: Mapping[str, LogCursor] | None) -> None:
         super().__init__(task_ids, seen)
@@ -95,7 +95,7 @@ class FakeWaiter(Waiter):
 
     async def news(self, *, until: datetime | None = None) -> None:
         tasks = {task_id: self._memory.look(task_id) for task_id in sorted(self.pending)}
-        self._tell_what_is_new()
+        self._deliver_news()
         for task_id, task in tasks.items():
             if task is None or task.state.is_terminal:
                 self.deliver(task_id, None if task is None else task.state)
@@ -105,13 +105,13 @@ class FakeWaiter(Waiter):
             raise TimeoutError
         await super().news()
 
-    def _tell_what_is_new(self) -> None:
+    def _deliver_news(self) -> None:
         news = self._memory.read_news(self.wants())
         self.tell(
             {
-                task_id: each
-                for task_id, each in news.items()
-                if each.lines or each.progress != self._progress.get(task_id)
+                task_id: update
+                for task_id, update in news.items()
+                if update.lines or update.progress != self._progress.get(task_id)
             }
         )
-        self._progress |= {task_id: each.progress for task_id, each in news.items()}
+        self._progress |= {task_id: update.progress for task_id, update in news.items()}

@@ -1,4 +1,4 @@
-"""The client of a test: the calls of the real one, on tables in memory."""
+"""The client of a test: the methods of the real one, on tables in memory."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ NAMESPACE = "testing"
 
 
 class NoDatabase(Database):
-    """In the place of a database; to connect is an error."""
+    """Takes the place of a database. An attempt to connect raises an error."""
 
     __slots__ = ()
 
     def connect(self, args: Mapping[str, Any] | None = None) -> NoReturn:
         raise HorsiesError(
-            "FakeHorsies has no database, so no SQL can be run. Use the methods of HorsiesHook that send, read, wait "
-            "for and cancel tasks, or test this code with a real database."
+            "FakeHorsies has no database and cannot run SQL. Use the methods of HorsiesHook that send, read, wait for "
+            "and cancel tasks, or test this code on a real database."
         )
 
     async def connect_async(self, args: Mapping[str, Any] | None = None) -> NoReturn:
@@ -52,9 +52,9 @@ def make_settings(name: str = "FakeHorsies", *, namespace: str | None = None) ->
 
 class FakeClient(Client):
     """
-    The client behind :class:`~airflow_horsies.hook.HorsiesHook` in a test. It has the methods of the real one; those
-    that run SQL raise an error. Nothing sleeps: a task ends when it is read, and a wait for one that never ends times
-    out immediately.
+    The client behind :class:`~airflow_horsies.hook.HorsiesHook` in a test. It has the methods of the real one. Those
+    that run SQL raise an error. Nothing sleeps: a task has ended as soon as it is read, and a wait for a task that
+    never ends times out at once.
 
     .. code-block:: python
 
@@ -68,8 +68,8 @@ class FakeClient(Client):
             (task,) = client.wait([client.enqueue_task(TaskSpec(task_name="add", kwargs={"a": 1, "b": 2}))])
             assert task.result.ok == 3
 
-    :param settings: the name of the connection, for messages, and the namespace.
-    :param memory: the tasks, which the clients of a test share.
+    :param settings: the name and the namespace of the client.
+    :param memory: the tables, which the clients of a test share.
     :param ledger: the submissions, which they share, too.
     """
 
@@ -81,7 +81,7 @@ class FakeClient(Client):
         ledger: FakeLedger | None = None,
     ) -> None:
         super().__init__(settings or make_settings())
-        # Nobody is asked for them when a task is encoded.
+        # Encoding a task does not have to read them.
         self.scope.retention_classes = []
         self.memory = memory or Memory()
         self.ledger = ledger or FakeLedger(self.memory)
@@ -160,7 +160,7 @@ class FakeClient(Client):
         return self.memory.read_queues()
 
     def read_workers(self) -> list[WorkerState]:
-        """One that lives."""
+        """One live worker."""
         served = tuple(queue.queue for queue in self.memory.queues.values() if queue.served_by)
         now = datetime.now(UTC)
         worker = WorkerState(
@@ -180,20 +180,20 @@ class FakeClient(Client):
     def read_retention_classes(self) -> list[RetentionClass]:
         return []
 
-    # -- what was submitted, and what workers report -------------------------------------------------------------------
+    # -- submissions, and reports of workers ---------------------------------------------------------------------------
 
     def read_submissions(self, task_instance: TaskInstanceKey) -> list[Submission]:
         return self.ledger.read_submissions(task_instance)
 
     def read_submissions_of_task(self, task_id: str) -> list[Submission]:
         wanted = require_task_id(task_id)
-        return [each for each in self.ledger.read_all_submissions() if each.horsies_task_id == wanted]
+        return [item for item in self.ledger.read_all_submissions() if item.horsies_task_id == wanted]
 
     def read_submissions_of_run(self, dag_id: str, run_id: str, *, limit: int = 1_000) -> list[Submission]:
         found = [
-            each
-            for each in self.ledger.read_all_submissions()
-            if (each.task_instance.dag_id, each.task_instance.run_id) == (dag_id, run_id)
+            item
+            for item in self.ledger.read_all_submissions()
+            if (item.task_instance.dag_id, item.task_instance.run_id) == (dag_id, run_id)
         ]
         return found[:limit]
 
@@ -257,6 +257,6 @@ class FakeClient(Client):
 
 def endless(task: TaskView) -> HorsiesError:
     return HorsiesError(
-        f"The horsies task {task.task_name!r} does not end in this test, and nothing limits the wait for it. Set "
-        "execution_timeout or queue_timeout on the Airflow task, or let the horsies task end."
+        f"The horsies task {task.task_name!r} does not end in this test, and the wait for it has no time-out. Set "
+        "execution_timeout or queue_timeout on the Airflow task, or declare that the horsies task ends."
     )

@@ -1,4 +1,4 @@
-"""FakeHorsies: how horsies tasks end in a test, and what was sent."""
+"""FakeHorsies: declares how horsies tasks end in a test, and records what was sent."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ from airflow_horsies.testing.outcomes import Outcome, as_json
 class FakeHorsies:
     """
     Replaces horsies' database and workers for every hook, operator, sensor, trigger and notifier that is used inside
-    its ``with`` block. No Airflow connection is looked up.
+    its ``with`` block. It reads no Airflow connection.
 
-    Declare first how each task ends. Sending a task that is not declared raises :class:`UndeclaredTask`. The error is
-    raised again at the end of the block, because ``dag.test()`` only logs it; if the test fails before that, the error
-    of the test has it as a note.
+    Declare first how each task ends. Sending a task that is not declared raises :class:`UndeclaredTask`, also at the
+    end of the block. If the test fails before that, the error has a note about it.
 
     .. code-block:: python
 
@@ -84,10 +83,9 @@ class FakeHorsies:
             horsies.returns("sales.double", lambda number: 2 * number)
 
         :param task_name: the name under which the task is registered on the workers.
-        :param value: the value they return, of JSON; or a function that is called with their arguments. Where the
-            function raises an exception, the task fails with the code UNHANDLED_EXCEPTION.
-        :param kwargs: only the tasks that have these arguments, whatever others they have. If several declarations
-            match a task, the last one counts.
+        :param value: the JSON value they return, or a function that is called with their arguments. If the function
+            raises an exception, the task fails with the code UNHANDLED_EXCEPTION.
+        :param kwargs: only tasks with these arguments, among others. The last matching declaration applies.
         """
         self._declare(task_name, kwargs, Outcome(value=_checked(value)))
 
@@ -102,8 +100,7 @@ class FakeHorsies:
         then: Any | Callable[..., Any] = None,
     ) -> None:
         """
-        Tasks of this name fail. Where their retry policy names the code, they are attempted again, as often as it
-        allows.
+        Tasks of this name fail. If their retry policy names the code, they are retried as often as it allows.
 
         .. code-block:: python
 
@@ -111,12 +108,12 @@ class FakeHorsies:
             horsies.fails("sales.fetch", "RATE_LIMITED", "Try later.", times=2, then={"rows": 1})
 
         :param task_name: the name under which the task is registered on the workers.
-        :param error_code: what the failure is known by.
-        :param message: what it says to people.
-        :param kwargs: only the tasks that have these arguments, whatever others they have.
-        :param times: how many attempts with the same arguments fail, whether horsies or Airflow tries again; None is
-            all of them.
-        :param then: the value of the attempt after these, or a function of the task's arguments.
+        :param error_code: the error code of the failure.
+        :param message: its message.
+        :param kwargs: only tasks with these arguments, among others.
+        :param times: how many attempts with the same arguments fail, counting retries of both horsies and Airflow; None
+            is all of them.
+        :param then: the value of the next attempt, or a function of the task's arguments.
         """
         require_error_code("error_code", error_code)
         failure = TaskFailure(error_code=error_code, message=message or None)
@@ -127,7 +124,7 @@ class FakeHorsies:
         No worker starts tasks of this name in time: ``horsies.expires("sales.late")``.
 
         :param task_name: the name under which the task is registered on the workers.
-        :param kwargs: only the tasks that have these arguments, whatever others they have.
+        :param kwargs: only tasks with these arguments, among others.
         """
         self._declare(task_name, kwargs, Outcome(state=TaskState.EXPIRED))
 
@@ -136,7 +133,7 @@ class FakeHorsies:
         Somebody cancels tasks of this name: ``horsies.is_cancelled("sales.load")``.
 
         :param task_name: the name under which the task is registered on the workers.
-        :param kwargs: only the tasks that have these arguments, whatever others they have.
+        :param kwargs: only tasks with these arguments, among others.
         """
         self._declare(task_name, kwargs, Outcome(state=TaskState.CANCELLED))
 
@@ -144,43 +141,43 @@ class FakeHorsies:
         """
         Tasks of this name run until they are cancelled or declared again: ``horsies.never_ends("sales.slow")``.
 
-        A wait for one does not sleep: it times out immediately.
+        A wait for such a task does not sleep: it times out at once.
 
         :param task_name: the name under which the task is registered on the workers.
-        :param kwargs: only the tasks that have these arguments, whatever others they have.
+        :param kwargs: only tasks with these arguments, among others.
         """
         self._declare(task_name, kwargs, Outcome(state=TaskState.RUNNING))
 
-    # -- what else is seen of them -----------------------------------------------------------------------------------
+    # -- logs, progress and queues -----------------------------------------------------------------------------------
 
     def logs(self, task_name: str, lines: Sequence[str], *, level: str = "INFO") -> None:
         """
         Tasks of this name write these lines when they run: ``horsies.logs("sales.load", ["3 rows"])``.
 
         :param task_name: the name under which the task is registered on the workers.
-        :param lines: the lines, which come after those of an earlier call.
+        :param lines: the lines; they follow those of earlier calls.
         :param level: their level.
         """
         self.memory.declared_lines.setdefault(task_name, []).extend((level, line) for line in lines)
 
     def progress(self, task_name: str, done: int, total: int | None = None, *, stage: str | None = None) -> None:
         """
-        Tasks of this name that run are so far: ``horsies.progress("sales.slow", 4, 10)``.
+        Running tasks of this name report this progress: ``horsies.progress("sales.slow", 4, 10)``.
 
         :param task_name: the name under which the task is registered on the workers.
         :param done: how much is done.
-        :param total: how much there is to do, where that is known.
-        :param stage: what they are doing.
+        :param total: how much there is to do, if known.
+        :param stage: the current stage.
         """
         self.memory.declared_progress[task_name] = Progress(attempt=1, done=done, total=total, stage=stage)
 
     def queue(self, name: str, *, ready: int = 0, workers: int = 1) -> None:
         """
-        What a queue sensor sees, and whether workers start the tasks of the queue: ``horsies.queue("gpu", workers=0)``.
+        The state of a queue for sensors, and whether its tasks are started: ``horsies.queue("gpu", workers=0)``.
 
         :param name: the name of the queue.
-        :param ready: how many tasks of others wait there.
-        :param workers: how many live workers serve it. Queues that are not declared are served.
+        :param ready: how many other tasks wait there.
+        :param workers: how many live workers serve it. Undeclared queues are served.
         """
         self.memory.queues[name] = make_queue(name, ready=ready, workers=workers)
 
@@ -188,7 +185,7 @@ class FakeHorsies:
 
     def sent(self, task_name: str) -> list[dict[str, Any]]:
         """
-        The arguments of each task of this name, in the order in which they were sent.
+        The arguments of each task of this name, in the order of sending.
 
         .. code-block:: python
 
@@ -200,7 +197,7 @@ class FakeHorsies:
 
     def specs(self, task_name: str) -> list[TaskSpec]:
         """
-        The same with queue, priority, retry policy, deadlines and keys.
+        The specs of these tasks, with queue, priority, retry policy, deadlines and keys.
 
         .. code-block:: python
 
@@ -213,7 +210,7 @@ class FakeHorsies:
 
     def tasks(self, task_name: str) -> list[TaskView]:
         """
-        What became of each, with its state, its result and its attempts.
+        The tasks of this name, with state, result and attempts.
 
         .. code-block:: python
 
@@ -224,7 +221,7 @@ class FakeHorsies:
         """
         return [task for task in self.memory.tasks.values() if task.task_name == task_name]
 
-    # -- inside ------------------------------------------------------------------------------------------------------
+    # -- internals ---------------------------------------------------------------------------------------------------
 
     def _declare(self, task_name: str, kwargs: Mapping[str, Any] | None, outcome: Outcome) -> None:
         declared = Declared(task_name=task_name, kwargs=as_json(dict(kwargs or {})), outcome=outcome)
@@ -247,5 +244,5 @@ def _settings(hook: HorsiesHook) -> ClientSettings:
 
 
 def _checked(value: Any) -> Any:
-    """A function is called later; a value must be one that a task can return."""
+    """A function is called later. A value must be JSON."""
     return value if callable(value) else as_json(value)

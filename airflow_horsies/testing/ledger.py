@@ -1,4 +1,4 @@
-"""Which task instance submitted which task, in memory: the rules of the ledger for one process that nothing kills."""
+"""The submissions of task instances, in memory: the rules of the ledger for a single process that is never killed."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from airflow_horsies.core.task import LIVE_STATES, CancelOutcome, TaskState
 from airflow_horsies.exceptions import InvalidTask
 from airflow_horsies.testing.memory import Memory, NewTask
 
-# The work, and which of several equal ones it is.
+# The work, and its number among equal ones.
 Item = tuple[bytes, int]
 
 
 @dataclass(slots=True)
 class Row:
-    """A submission, and what its life, its item and its newest try are known by.
+    """A submission, with the keys of its life and its item, and its newest try.
 
-    :param slot: the number of the item in its life; its position is where it stands in the list now.
+    :param slot: the number of the item in its life. Its position is its current place in the list.
     """
 
     submission: Submission
@@ -35,7 +35,7 @@ class Row:
         return self.submission.horsies_task_id
 
     @property
-    def stands_at(self) -> int:
+    def current_place(self) -> int:
         return self.submission.position if self.submission.is_latest else self.slot
 
 
@@ -55,9 +55,9 @@ class FakeLedger:
     def submit_tasks(
         self, tasks: Sequence[NewTask], task_instance: TaskInstanceKey, tried: AirflowTry, *, namespace: str
     ) -> list[SubmitResult]:
-        """Reattach to, adopt or send each task, and cancel what is no longer asked for."""
+        """Reattach to, adopt or send each task, and cancel tasks that are no longer needed."""
         if any(task.id_is_given for task in tasks):
-            raise InvalidTask("task_id", "is derived from the task instance when submitting; leave it out")
+            raise InvalidTask("task_id", "must not be set: the task instance determines it")
         for task in tasks:
             self._memory.require_declared(task)
         rows = self.rows.setdefault(task_instance, [])
@@ -65,43 +65,43 @@ class FakeLedger:
         is_clear = bool(rows) and not newest
         life = max((row.submission.life for row in rows), default=1) + is_clear
         rounds: Counter[int] = Counter()
-        for each in newest.values():
-            rounds[each.stands_at] = max(rounds[each.stands_at], each.submission.round)
+        for row in newest.values():
+            rounds[row.current_place] = max(rounds[row.current_place], row.submission.round)
         known = {row.item: row for row in newest.values()}
         before = [row for row in rows if row.submission.is_latest]
-        for each in before:
-            each.submission = replace(each.submission, is_latest=False)
+        for row in before:
+            row.submission = replace(row.submission, is_latest=False)
         results = []
         for place, (item, task) in enumerate(zip(_items(tasks), tasks, strict=True)):
-            row = known.get(item)
-            task_id, state = self._find_or_send(task, row, may_share=not is_clear)
-            if row is None or row.task_id != task_id:
+            found = known.get(item)
+            task_id, state = self._find_or_send(task, found, may_share=not is_clear)
+            if found is None or found.task_id != task_id:
                 submission = Submission(
                     horsies_task_id=task_id,
                     namespace=namespace,
                     task_instance=task_instance,
                     position=place,
                     life=life,
-                    round=1 + (row.submission.round if row else rounds[place]),
+                    round=1 + (found.submission.round if found else rounds[place]),
                     try_number=tried.try_number,
                     task_name=task.spec.task_name,
                     queue=task.spec.queue,
                     good_until=task.spec.good_until,
                     submitted_at=datetime.now(UTC),
                 )
-                slot = row.slot if row else max(newest, default=-1) + 1
-                row = newest[slot] = Row(submission, tried.life_key, item, slot, tried.try_number)
-                rows.append(row)
-            row.submission = replace(row.submission, position=place, is_latest=True)
-            row.last_try, row.is_released = tried.try_number, False
-            results.append(_result(row.submission, state))
-        self._release([each for each in before if not each.submission.is_latest])
+                slot = found.slot if found else max(newest, default=-1) + 1
+                found = newest[slot] = Row(submission, tried.life_key, item, slot, tried.try_number)
+                rows.append(found)
+            found.submission = replace(found.submission, position=place, is_latest=True)
+            found.last_try, found.is_released = tried.try_number, False
+            results.append(_result(found.submission, state))
+        self._release([row for row in before if not row.submission.is_latest])
         return results
 
     def release_tasks(
         self, task_ids: Collection[str], task_instance: TaskInstanceKey, *, try_number: int | None
     ) -> dict[str, CancelOutcome]:
-        """Cancel what nobody else wants, unless a later try of the task instance waits for it."""
+        """Cancel tasks that nothing else waits for, unless a later try of the task instance does."""
         rows = [row for row in self.rows.get(task_instance, ()) if row.task_id in task_ids]
         if try_number is not None and any(row.last_try > try_number for row in rows):
             return dict.fromkeys(task_ids, CancelOutcome.STILL_WANTED)
@@ -124,7 +124,7 @@ class FakeLedger:
         }
 
     def _find_or_send(self, task: NewTask, row: Row | None, *, may_share: bool) -> tuple[str, TaskState | None]:
-        """A task of this work that is live or completed, and its state; else a new one, without a state."""
+        """A live or completed task with this work, and its state; else a new task, without a state."""
         shared = self._memory.find_shared(task) if may_share else []
         for task_id in [*([row.task_id] if row else []), *shared]:
             state = self._memory.read_task(task_id).state

@@ -1,4 +1,4 @@
-"""What a horsies database would hold, in memory. A task ends when somebody looks at it."""
+"""The content of a horsies database, in memory. A task ends when it is read."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from airflow_horsies.testing.outcomes import Outcome, play, records_of
 
 
 class UndeclaredTask(AssertionError):
-    """The code under test uses a task or a queue that the test has not declared."""
+    """The code under test uses a task or a queue that the test does not declare."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declared:
-    """What the test says of the tasks of a name, or of those among them with certain arguments."""
+    """The declared outcome of tasks with a name, or with a name and certain arguments."""
 
     task_name: str
     kwargs: Mapping[str, Any]
@@ -34,7 +34,7 @@ class Declared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTask:
-    """A task to be sent; ``kwargs`` are its arguments as a worker is given them."""
+    """A task to send; ``kwargs`` are its arguments as a worker receives them."""
 
     id: str
     id_is_given: bool
@@ -45,7 +45,7 @@ class NewTask:
 
 
 class Memory:
-    """The tables that the clients of a test share, and what the test has declared."""
+    """The tables that the clients of a test share, and the declarations of the test."""
 
     def __init__(self) -> None:
         self.declared: list[Declared] = []
@@ -63,7 +63,7 @@ class Memory:
     # -- sending -----------------------------------------------------------------------------------------------------
 
     def enqueue_task(self, task: NewTask) -> str:
-        """Send a task; under an id or a key that was used for the same work before, that is the first one."""
+        """Send a task. An id or a key that was already used for the same work returns the first task."""
         if task.id in self.sent and self.sent[task.id].work == task.work:
             return task.id
         shared = self.find_shared(task)
@@ -77,7 +77,7 @@ class Memory:
             self.require_declared(task)
             for task_id in self.find_shared(task):
                 raise TaskIdTaken(
-                    f"The idempotency key {task.spec.idempotency_key!r} was used before, by task {task_id}.",
+                    f"Task {task_id} already uses the idempotency key {task.spec.idempotency_key!r}. Use another key.",
                     task_id=task_id,
                 )
             self._require_new(task)
@@ -87,15 +87,15 @@ class Memory:
 
     def find_shared(self, task: NewTask) -> list[str]:
         """The tasks that were sent under the same idempotency key."""
-        found = [each for each in self.sent.values() if task.key is not None and each.key == task.key]
-        for each in found:
-            if each.work != task.work:
+        found = [other for other in self.sent.values() if task.key is not None and other.key == task.key]
+        for other in found:
+            if other.work != task.work:
                 raise TaskIdTaken(
-                    f"The idempotency key {task.spec.idempotency_key!r} belongs to task {each.id}, which was sent with "
-                    "other arguments. Use another key for other arguments.",
-                    task_id=each.id,
+                    f"The idempotency key {task.spec.idempotency_key!r} belongs to task {other.id}, which was sent "
+                    "with other arguments. Use another key for other arguments.",
+                    task_id=other.id,
                 )
-        return [each.id for each in found]
+        return [other.id for other in found]
 
     def insert(self, task: NewTask) -> None:
         self.require_declared(task)
@@ -118,7 +118,7 @@ class Memory:
         )
 
     def require_declared(self, task: NewTask) -> None:
-        if not any(each.covers(task) for each in self.declared):
+        if not any(declared.covers(task) for declared in self.declared):
             name = task.spec.task_name
             arguments = ", ".join(f"{key}={value!r}" for key, value in task.kwargs.items()) or "no arguments"
             self._refuse(
@@ -129,22 +129,22 @@ class Memory:
     def _require_new(self, task: NewTask) -> None:
         if task.id in self.tasks:
             raise TaskIdTaken(
-                f"The task id {task.id} was used before. Leave it out, or use another one.", task_id=task.id
+                f"The task id {task.id} is already used. Leave it out, or use another one.", task_id=task.id
             )
 
     def _refuse(self, message: str) -> None:
-        # dag.test() logs what a task or a callback raises; FakeHorsies raises it again at its end.
+        # Airflow only logs exceptions of tasks and callbacks, so FakeHorsies raises it again at its end.
         self.undeclared.append(UndeclaredTask(message))
         raise self.undeclared[-1]
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def look(self, task_id: str) -> TaskView | None:
-        """The task as it is now; its outcome has come, if it is declared and its queue is served."""
+        """The current task. If its queue is served, its declared outcome applies now."""
         task, new = self.tasks.get(task_id), self.sent.get(task_id)
         if task is None or new is None or task.state.is_terminal or not self._is_served(task.queue):
             return task
-        outcome = next(each.outcome for each in reversed(self.declared) if each.covers(new))
+        outcome = next(declared.outcome for declared in reversed(self.declared) if declared.covers(new))
         task = play(task, new.spec.retry_policy, outcome, failed_before=self._failures[new.work])
         self._failures[new.work] += sum(attempt.outcome == "FAILED" for attempt in task.attempts)
         self._keep(task)
@@ -153,7 +153,9 @@ class Memory:
     def read_task(self, task_id: str) -> TaskView:
         task = self.look(task_id)
         if task is None:
-            raise TaskNotFound(f"There is no task {task_id}: nothing in this test has sent it.", task_id=task_id)
+            raise TaskNotFound(
+                f"Task {task_id} does not exist: this test has not sent it. Check the id.", task_id=task_id
+            )
         return task
 
     def read_queues(self) -> list[QueueDepth]:
@@ -197,7 +199,10 @@ class Memory:
         if task.state.is_terminal:
             return CancelOutcome.ALREADY_FINISHED
         if task.state not in states:
-            raise TaskNotCancellable(f"Task {task_id} is {task.state}, which is not to be cancelled.", task_id=task_id)
+            raise TaskNotCancellable(
+                f"Task {task_id} is {task.state}, which the call does not cancel. Add the state to states.",
+                task_id=task_id,
+            )
         self._keep(replace(task, state=TaskState.CANCELLED, finished_at=datetime.now(UTC)))
         return CancelOutcome.CANCELLED
 

@@ -1,4 +1,4 @@
-"""How a task ends that a test has declared, attempt by attempt."""
+"""The outcome of a declared task, attempt by attempt."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ WORKER_ID = "fake"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """
-    :param value: what an attempt returns, or a function of the task's arguments.
-    :param failure: what an attempt ends with that fails.
-    :param failures: how many attempts at the same work fail before one returns; None is all of them.
-    :param state: the state in which the task stays or ends without such an attempt.
+    :param value: the value that an attempt returns, or a function of the task's arguments.
+    :param failure: the failure of an attempt that fails.
+    :param failures: how many attempts of the same work fail before one returns; None is all of them.
+    :param state: the state in which the task stays or ends without an attempt.
     """
 
     value: Any = None
@@ -41,9 +41,9 @@ class Outcome:
 
 
 def play(task: TaskView, policy: RetryPolicy | None, outcome: Outcome, *, failed_before: int) -> TaskView:
-    """The task as it is once its outcome has come.
+    """The task after its outcome.
 
-    :param failed_before: how many attempts at the same work have failed, in earlier tasks.
+    :param failed_before: how many attempts of the same work have failed in earlier tasks.
     """
     now = datetime.now(UTC)
     match outcome.state:
@@ -66,13 +66,13 @@ def play(task: TaskView, policy: RetryPolicy | None, outcome: Outcome, *, failed
         error_code=None if error is None else error.error_code,
         result=result,
         attempts=tuple(
-            _attempt(number, each, now, will_retry=each is not result) for number, each in enumerate(results, 1)
+            _attempt(number, item, now, will_retry=item is not result) for number, item in enumerate(results, 1)
         ),
     )
 
 
 def records_of(task: TaskView) -> tuple[AttemptRecord, ...]:
-    """What a worker of airflow_horsies.worker reports of the attempts at a task."""
+    """The records that a worker of airflow_horsies.worker writes of the attempts of a task."""
     ended = [
         AttemptRecord(
             number=attempt.number,
@@ -121,7 +121,7 @@ def _result(kwargs: Mapping[str, Any], outcome: Outcome, failed_before: int) -> 
 
 
 def as_json(value: Any) -> Any:
-    """The value as it comes out of the database; a TypeError or ValueError where JSON has no such value."""
+    """The value as it is read from the database; a TypeError or ValueError if it is not JSON."""
     return json.loads(json.dumps(value, allow_nan=False))
 
 

@@ -1,4 +1,4 @@
-"""One task of a DAG, run in the process of the test: without Airflow's database, scheduler and triggerer."""
+"""Runs one task of a DAG in the process of the test, without Airflow's database, scheduler and triggerer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RETURN_VALUE = "return_value"
 
 @dataclass
 class FakeTaskInstance:
-    """What a task under test is told of its task instance. ``xcoms`` holds values by task id and key."""
+    """The task instance of a task under test. ``xcoms`` contains values by task id and key."""
 
     task: Any
     dag_id: str
@@ -55,7 +55,7 @@ def make_context(
     **values: Any,
 ) -> dict[str, Any]:
     """
-    A context for a task under test, to call ``task.execute(context)`` with.
+    A context for a task under test, for ``task.execute(context)``.
 
     .. code-block:: python
 
@@ -66,11 +66,11 @@ def make_context(
             horsies.never_ends("sales.load")
             load.execute(make_context(load))
 
-    :param logical_date: of its DAG run; now, if it is left out. Calls with the same one are of the same run.
-    :param try_number: which try of the task instance it is.
-    :param map_index: which instance of a mapped task; -1 is for one that is not mapped.
+    :param logical_date: the logical date of the DAG run; default: now. Calls with the same date belong to the same run.
+    :param try_number: the number of the try.
+    :param map_index: the map index; -1 if the task is not mapped.
     :param xcoms: the values that other tasks returned, by task id.
-    :param values: further values, or others than those made here, such as ``params`` and ``ds``.
+    :param values: further values of the context, or replacements, such as ``params`` and ``ds``.
     """
     at = logical_date or datetime.now(UTC)
     run_id = values.get("run_id", f"manual__{at.isoformat()}")
@@ -116,8 +116,8 @@ def run_task(
     """
     Render the templates of a task, execute it, run the trigger it defers to, resume it, and return its value.
 
-    It uses no Airflow database and takes milliseconds. The task itself is not changed. Dependencies, retries and
-    callbacks are not run; use ``dag.test()`` for these.
+    It only needs Airflow's code and takes milliseconds. It does not change the task. It does not run dependencies,
+    retries and callbacks: use ``dag.test()`` for these.
 
     .. code-block:: python
 
@@ -133,12 +133,12 @@ def run_task(
             assert run_task(load, logical_date=datetime(2026, 1, 1, tzinfo=UTC)) == {"rows": 3}
             assert horsies.sent("sales.load") == [{"day": "2026-01-01"}]
 
-    The parameters are those of :func:`make_context`.
+    The parameters are the same as those of :func:`make_context`.
     """
     if not isinstance(task, BaseOperator):
         raise TypeError(
-            f"{task.task_id} is a mapped task, and run_task runs one task instance. Run the DAG with dag.test(), or "
-            "make an operator of one item for the test."
+            f"{task.task_id} is a mapped task, but run_task runs one task instance. Run the DAG with dag.test(), or "
+            "create an operator with one item for the test."
         )
     task = task.prepare_for_execution()
     context: Any = make_context(
@@ -160,7 +160,7 @@ def run_task(
 
 
 async def _first_event(trigger: Any) -> Any:
-    """Of the trigger as a triggerer would make it, from what Airflow's database keeps."""
+    """The first event of the trigger, created from its serialized form as a triggerer does."""
     path, kwargs = trigger.serialize()
     async with aclosing(resolve_name(path)(**kwargs).run()) as events:
         return (await anext(events)).payload

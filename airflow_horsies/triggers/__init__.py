@@ -1,4 +1,4 @@
-"""What waits in the triggerer. Airflow's database keeps these paths and arguments: treat them as schema."""
+"""The triggers. Airflow's database keeps their paths and arguments: treat them as schema."""
 
 from __future__ import annotations
 

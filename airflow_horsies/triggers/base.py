@@ -1,4 +1,4 @@
-"""What waits in the triggerer for the tasks of an operator."""
+"""The trigger that waits for the tasks of an operator."""
 
 from __future__ import annotations
 
@@ -34,13 +34,18 @@ from airflow_horsies.triggers.task_log import StoredSeen, TaskLog, load_seen, st
 
 FIRST_RETRY_SECONDS = 1.0
 MAX_RETRY_SECONDS = 15.0
-# Somebody migrates our tables, starts a worker or corrects a password, and it goes on.
-WAITED_OUT: tuple[type[HorsiesError], ...] = (*PASSING_ERRORS, AccessDenied, LedgerOutdated, HistoryPartitionMissing)
+# These end when somebody migrates our tables, starts a worker or corrects a password.
+RETRIED_ERRORS: tuple[type[HorsiesError], ...] = (
+    *PASSING_ERRORS,
+    AccessDenied,
+    LedgerOutdated,
+    HistoryPartitionMissing,
+)
 # Less than the 30 s after which Airflow gives up.
 KILL_SECONDS = 25.0
-# A password is changed in the database and in Airflow one after the other, as are grants.
+# Passwords and grants change in the database first and in Airflow later, or the other way round.
 ACCESS_SECONDS = 300.0
-# How long a busy Airflow is asked what became of a task instance.
+# How long a busy Airflow is asked for the state of a task instance.
 ASK_SECONDS = 300.0
 KILL_REACHES_TRIGGERS = hasattr(BaseTrigger, "on_kill")
 
@@ -58,20 +63,20 @@ class Reason(StrEnum):
 
 class HorsiesTrigger(BaseTrigger):
     """
-    Wait until horsies tasks have ended; the event says why it fired, and the operator reads the rest.
+    Wait until horsies tasks have ended. The event contains the reason; the operator reads the tasks.
 
     All triggers of a triggerer share one connection per database.
 
     :param task_ids: the tasks to wait for.
     :param horsies_conn_id: the connection to their database.
-    :param deadline: an ISO time after which to give up.
-    :param queue_deadline: an ISO time at which a task must have started or its queue must be served.
+    :param deadline: the ISO time of the time-out.
+    :param queue_deadline: an ISO time by which a task must have started or its queue must be served.
     :param cancel_on_kill: cancel the tasks when somebody marks or clears the deferred task instance.
     :param task_instance: dag_id, run_id, task_id and map_index of the task instance that submitted them.
-    :param namespace: the namespace it submitted in, whatever the connection says later.
-    :param seen: attempt and number of the last line shown of each task; what they write after it is shown, and the
-        event says how far. None shows nothing.
-    :param deferred_at: an ISO time, when the task left its process: soon after it, the event is held back.
+    :param namespace: the namespace it submitted in, even if the connection changes later.
+    :param seen: attempt and number of the last log line shown of each task. Later lines are shown, and the event
+        contains the new position. None shows no lines.
+    :param deferred_at: the ISO time at which the task left its process. An event soon after it is held back.
     """
 
     numbers_tasks: ClassVar[bool] = False
@@ -106,7 +111,7 @@ class HorsiesTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         try:
-            # Only a triggerer gives an id: without one, no scheduler is there that could fail the task.
+            # Only a triggerer sets an id. Without one there is no scheduler that could fail the task.
             async with Hold(None if self.trigger_id is None else self.deferred_at) as hold:
                 payload = await self._event()
                 held = await hold.wait()
@@ -117,22 +122,22 @@ class HorsiesTrigger(BaseTrigger):
             raise
 
     async def on_kill(self) -> None:
-        """Airflow calls it when somebody acts on the deferred task instance, and also when another triggerer took over
-        from one that was silent for a while: only the task instance itself tells which it was."""
+        """Airflow calls this when somebody acts on the deferred task instance, and also when another triggerer takes
+        over from one that was silent for a while. Only the state of the task instance shows which."""
         if self.cancel_on_kill:
-            await _undisturbed(self._cancel_if_given_up())
+            await _shield(self._cancel_if_given_up())
 
     async def _event(self) -> dict[str, Any]:
         backoff = Backoff(FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS)
         denied_until: float | None = None
         while True:
             try:
-                # The connection is read each time: its host or password may have changed.
+                # Read the connection each time: its host or password may have changed.
                 return self._payload(await self._watch(await self._client()))
             except TaskNotFound as error:
                 return self._payload(Reason.NOT_FOUND, str(error))
-            except WAITED_OUT as error:
-                # The hub outlives a restart of the database, so what is asked beside it must, too.
+            except RETRIED_ERRORS as error:
+                # The hub survives a restart of the database, so the queries beside it must, too.
                 if self._is_over():
                     return self._payload(Reason.TIMED_OUT, str(error))
                 if isinstance(error, AccessDenied):
@@ -140,7 +145,7 @@ class HorsiesTrigger(BaseTrigger):
                         return self._payload(Reason.ERROR, str(error))
                     denied_until = denied_until or time.monotonic() + ACCESS_SECONDS
                 pause = min(backoff.next_pause(), self._seconds_left())
-                self.log.warning("Trying again in %.1f s: %s", pause, error)
+                self.log.warning("Cannot read the tasks. Trying again in %.1f s: %s", pause, error)
                 await asyncio.sleep(pause)
             except HorsiesError as error:
                 return self._payload(Reason.ERROR, str(error))
@@ -172,7 +177,7 @@ class HorsiesTrigger(BaseTrigger):
         return Reason.ENDED
 
     def _is_decided(self, ended: Mapping[str, TaskState | None]) -> bool:
-        """Whether waiting for the others would change nothing."""
+        """Whether the outcome no longer depends on the unfinished tasks."""
         return False
 
     async def _find_task_ids(self, client: AsyncClient) -> list[str]:
@@ -191,20 +196,20 @@ class HorsiesTrigger(BaseTrigger):
         while (state := await read_state_async(instance)) is None and time.monotonic() < give_up:
             await asyncio.sleep(backoff.next_pause())
         if state is None:
-            self.log.warning("Airflow does not say what became of %s: its horsies tasks go on", instance)
+            self.log.warning("Airflow does not report the state of %s. Its horsies tasks continue.", instance)
         elif state.is_given_up_by_trigger:
-            await self._let_go(instance)
+            await self._release(instance)
 
-    async def _let_go(self, instance: TaskInstanceKey) -> None:
-        """Tried for as long as this process lives: nobody else knows of the wish."""
+    async def _release(self, instance: TaskInstanceKey) -> None:
+        """Retries as long as this process lives: nothing else knows of the request."""
         backoff = Backoff(FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS)
         while True:
             try:
                 client = await self._client()
                 await client.release_tasks(await self._find_task_ids(client), instance)
-            except WAITED_OUT as error:
+            except RETRIED_ERRORS as error:
                 pause = backoff.next_pause()
-                self.log.warning("Cancelling the tasks of %s again in %.1f s: %s", instance, pause, error)
+                self.log.warning("Cannot cancel the tasks of %s. Trying again in %.1f s: %s", instance, pause, error)
                 await asyncio.sleep(pause)
             else:
                 return
@@ -212,7 +217,7 @@ class HorsiesTrigger(BaseTrigger):
     def _submitted_by(self) -> TaskInstanceKey | None:
         if self.submitter is not None:
             return TaskInstanceKey(**self.submitter)
-        # Stored by a release that did not say; the task instance that waits is the one that submitted.
+        # An older release stored no key. The task instance that waits is the one that submitted.
         waiting = self.task_instance
         if waiting is None:
             return None
@@ -262,9 +267,9 @@ def _seconds_until(instant: datetime) -> float:
     return max((instant - datetime.now(UTC)).total_seconds(), 0)
 
 
-async def _undisturbed(work: Coroutine[Any, Any, None]) -> None:
-    """Do the work though Airflow cancels a trigger again every second until it is gone; what takes longer than Airflow
-    waits goes on in the background."""
+async def _shield(work: Coroutine[Any, Any, None]) -> None:
+    """Do the work although Airflow cancels a trigger every second until it is gone. Work that takes longer than Airflow
+    waits continues in the background."""
     task = asyncio.ensure_future(work)
     _unfinished.add(task)
     task.add_done_callback(_unfinished.discard)

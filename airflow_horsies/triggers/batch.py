@@ -1,4 +1,4 @@
-"""Waits for the tasks of a batch."""
+"""The trigger that waits for the tasks of a batch."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from airflow_horsies.triggers.task_log import StoredSeen
 
 class HorsiesBatchTrigger(HorsiesTrigger):
     """
-    Wait for the tasks of a batch, found through the task instance that submitted them: they may be many.
+    Wait for the tasks of a batch. They may be many, so they are found by the task instance that submitted them.
 
     :param task_instance: dag_id, run_id, task_id and map_index of the task instance.
-    :param life: the life whose submissions count.
-    :param size: the number of items: fewer are an error, never a success.
-    :param max_failures: fire as soon as more tasks than this did not complete.
+    :param life: the life whose submissions belong to the batch.
+    :param size: the number of items; fewer are an error.
+    :param max_failures: fire as soon as more tasks than this have not completed.
     """
 
     numbers_tasks: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Waits for room in a queue."""
+"""The trigger that waits for capacity in a queue."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from airflow_horsies.triggers.base import HorsiesTrigger, Reason, _seconds_until
 
 class HorsiesQueueTrigger(HorsiesTrigger):
     """
-    Wait until a queue is served and holds few enough tasks.
+    Wait until a queue is served and contains few enough tasks.
 
     :param queue: the horsies queue.
     :param min_workers: how many live workers must serve it.
-    :param max_depth: fewer tasks than this must be ready to run; None is no bound.
-    :param poll_seconds: how often to look.
+    :param max_depth: fewer tasks than this must be ready to run; None sets no limit.
+    :param poll_seconds: the interval between checks.
     :param horsies_conn_id: the connection to its database.
-    :param deadline: an ISO time after which to give up.
+    :param deadline: the ISO time of the time-out.
     """
 
     def __init__(
@@ -72,10 +72,10 @@ class HorsiesQueueTrigger(HorsiesTrigger):
 
 
 def depth_of(queue: str, queues: Iterable[QueueDepth]) -> QueueDepth:
-    """The depth of one queue; a queue nobody serves or fills is not listed."""
-    for each in queues:
-        if each.queue == queue:
-            return each
+    """The depth of one queue. A queue without tasks and workers is not listed."""
+    for depth in queues:
+        if depth.queue == queue:
+            return depth
     return QueueDepth(queue=queue, ready=0, delayed=0, claimed=0, running=0, oldest_ready_at=None, served_by=0)
 
 

@@ -1,4 +1,4 @@
-"""Waits for tasks that somebody else sent."""
+"""The triggers of the sensors: they wait for tasks that were sent elsewhere."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ SETTLE_SECONDS = 2.0
 
 class HorsiesSensorTrigger(HorsiesTrigger):
     """
-    Wait for tasks that somebody else sent; it never cancels them.
+    Wait for tasks that were sent elsewhere. This trigger never cancels them.
 
     :param task_ids: the tasks to wait for.
-    :param failed_states: fire as soon as one of them ended in such a state.
+    :param failed_states: fire as soon as a task has ended in one of these states.
     :param horsies_conn_id: the connection to their database.
-    :param deadline: an ISO time after which to give up.
+    :param deadline: the ISO time of the time-out.
     """
 
     def __init__(
@@ -63,12 +63,12 @@ class HorsiesSensorTrigger(HorsiesTrigger):
 
 class HorsiesSubmissionTrigger(HorsiesSensorTrigger):
     """
-    Wait until another task instance has submitted, and what it submitted last has ended.
+    Wait until another task instance has submitted tasks and the latest of them have ended.
 
     :param task_instance: dag_id, run_id, task_id and map_index of that task instance.
-    :param allowed_states: the states all its tasks must end in; after another end it waits for the next submission.
-    :param failed_states: fire as soon as one of them ended in such a state.
-    :param poll_seconds: how often to look for a new submission; the end of a task wakes it at once.
+    :param allowed_states: the states all its tasks must end in. After another state it waits for the next submission.
+    :param failed_states: fire as soon as a task has ended in one of these states.
+    :param poll_seconds: the interval between checks for a new submission. The end of a task is noticed at once.
     """
 
     def __init__(
@@ -105,10 +105,10 @@ class HorsiesSubmissionTrigger(HorsiesSensorTrigger):
         }
 
     async def _find_task_ids(self, client: AsyncClient) -> list[str]:
-        return latest_task_ids(await client.read_submissions(self._other))
+        return latest_task_ids(await client.read_submissions(self._submitter_key))
 
     @property
-    def _other(self) -> TaskInstanceKey:
+    def _submitter_key(self) -> TaskInstanceKey:
         return TaskInstanceKey(**self.submitter or {})
 
     async def _watch(self, client: AsyncClient) -> Reason:
@@ -122,17 +122,17 @@ class HorsiesSubmissionTrigger(HorsiesSensorTrigger):
     async def _watch_while_latest(
         self, client: AsyncClient, waiter: Waiter, task_ids: list[str]
     ) -> tuple[Reason | None, list[str]]:
-        """What the end of the tasks means, or no reason and the ids of newer ones."""
+        """The reason to fire, or no reason and the ids of newer tasks."""
         pause = SETTLE_SECONDS
         while True:
-            await self._hear(waiter)
-            # A clear cancels the old tasks and submits new ones at once, so only the ends of the latest count.
+            await self._wait_for_news(waiter)
+            # A clear cancels the old tasks and submits new ones at once, so only the latest tasks count.
             latest = await self._find_task_ids(client)
             if latest != task_ids:
                 return None, latest
             reason = self._reason(waiter)
             if reason is not None and not await self._has_ended():
-                # It was cleared or made again, and is about to submit; or it ends any moment.
+                # The task instance was cleared or recreated and is about to submit, or it is about to end.
                 reason = None
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, max(self.poll_seconds, SETTLE_SECONDS))
@@ -142,14 +142,14 @@ class HorsiesSubmissionTrigger(HorsiesSensorTrigger):
                 return reason, latest
 
     async def _has_ended(self) -> bool:
-        """Whether the other task instance is done with what it submitted; not as long as Airflow does not say."""
+        """Whether the other task instance has ended; False while Airflow does not report its state."""
         if not can_ask():
             return True
-        state = await read_state_async(self._other)
+        state = await read_state_async(self._submitter_key)
         return state is not None and state.has_ended
 
-    async def _hear(self, waiter: Waiter) -> None:
-        """Returns when the ends of the tasks mean something, or it is time to look for other tasks."""
+    async def _wait_for_news(self, waiter: Waiter) -> None:
+        """Return when there is a reason to fire, or when it is time to look for newer tasks."""
         pause = self.poll_seconds
         if self.deadline:
             pause = min(pause, _seconds_until(datetime.fromisoformat(self.deadline)))

@@ -1,4 +1,4 @@
-"""What horsies tasks write while they run, in the log of the Airflow task that waits for them."""
+"""Shows the log lines and progress of horsies tasks in the log of the Airflow task that waits for them."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ StoredSeen = Mapping[str, Sequence[int]]
 
 class TaskLog:
     """
-    Shows lines and progress of tasks, each line once: ``seen`` holds the last line shown of each.
+    Shows log lines and progress of tasks, each line once: ``seen`` contains the last line shown of each task.
 
-    :param logger: the operator's or the trigger's own.
-    :param task_ids: the tasks; ``numbered`` ones are told apart by their place among them.
+    :param logger: the logger of the operator or the trigger.
+    :param task_ids: the tasks.
+    :param numbered: show the position of the task with each line.
     """
 
     def __init__(
@@ -38,13 +39,13 @@ class TaskLog:
         self._is_readable = True
 
     def show(self, news: Mapping[str, TaskNews]) -> None:
-        for task_id, told in news.items():
-            self._show_lines(task_id, told.lines)
-            if told.progress is not None:
-                self._show_progress(task_id, told.progress)
+        for task_id, update in news.items():
+            self._show_lines(task_id, update.lines)
+            if update.progress is not None:
+                self._show_progress(task_id, update.progress)
 
     def follow(self, client: Client) -> None:
-        """Show what is new. Only what passes is the caller's concern: the waiting meets it, too, and tries again."""
+        """Show new lines. Raises only passing errors: the caller's wait meets them, too, and retries."""
         if not self._is_readable:
             return
         try:
@@ -53,20 +54,21 @@ class TaskLog:
             raise
         except HorsiesError as error:
             self._is_readable = False
-            self._log.warning("What the task writes is not shown: %s", error)
+            self._log.warning("The log of the task cannot be shown: %s", error)
 
     def finish(self, client: Client, *, cancelled: Collection[str] = ()) -> None:
-        """Show what is left, also what those that were cancelled write as they stop."""
+        """Show the remaining lines, including those that cancelled tasks write while they stop."""
         try:
             wait_until_stopped(client, cancelled)
             unread: Sequence[str] = self._task_ids
             while unread:
                 news = self._read(client, unread)
-                for task_id, told in news.items():
-                    self._show_lines(task_id, told.lines)
-                unread = [each for each, told in news.items() if len(told.lines) >= lines_of_each(len(unread))]
+                for task_id, update in news.items():
+                    self._show_lines(task_id, update.lines)
+                limit = lines_of_each(len(unread))
+                unread = [task_id for task_id, update in news.items() if len(update.lines) >= limit]
         except HorsiesError as error:
-            self._log.warning("What the task wrote last is not shown: %s", error)
+            self._log.warning("The last log lines of the task cannot be shown: %s", error)
 
     def _read(self, client: Client, task_ids: Sequence[str]) -> dict[str, TaskNews]:
         return client.read_news({task_id: self._cursor(task_id) for task_id in task_ids})
@@ -74,7 +76,7 @@ class TaskLog:
     def _show_lines(self, task_id: str, lines: Sequence[LogLine]) -> None:
         for line in lines:
             if line.cursor > self._cursor(task_id):
-                self._log.log(_level(line.level), "[%s] %s", self._named(task_id, f"attempt {line.attempt}"), line.text)
+                self._log.log(_level(line.level), "[%s] %s", self._label(task_id, f"attempt {line.attempt}"), line.text)
                 self.seen[task_id] = line.cursor
 
     def _show_progress(self, task_id: str, progress: Progress) -> None:
@@ -82,14 +84,14 @@ class TaskLog:
         if now - self._progress_at.get(task_id, -PROGRESS_SECONDS) < PROGRESS_SECONDS:
             return
         shown = self._progress.get(task_id)
-        told = describe_progress(progress)
-        if shown is None or describe_progress(shown) != told:
-            item = f"[{self._named(task_id)}] " if self._positions else ""
-            self._log.info("%sProgress: %s", item, told)
+        text = describe_progress(progress)
+        if shown is None or describe_progress(shown) != text:
+            item = f"[{self._label(task_id)}] " if self._positions else ""
+            self._log.info("%sProgress: %s", item, text)
             self._progress[task_id] = progress
             self._progress_at[task_id] = now
 
-    def _named(self, task_id: str, *more: str) -> str:
+    def _label(self, task_id: str, *more: str) -> str:
         item = [f"item {self._positions[task_id]}"] if task_id in self._positions else []
         return ", ".join([*item, *more])
 
@@ -98,7 +100,7 @@ class TaskLog:
 
 
 def store_seen(seen: Mapping[str, LogCursor]) -> dict[str, list[int]]:
-    """As it travels with a trigger and its event."""
+    """The form in which a trigger and its event carry it."""
     return {task_id: [cursor.attempt, cursor.number] for task_id, cursor in seen.items()}
 
 

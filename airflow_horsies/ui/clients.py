@@ -1,4 +1,4 @@
-"""The client of a request, for the connection of the api-server."""
+"""The client of a request, on the connection of the api-server."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from airflow_horsies.ui.access import conn_id
 
 
 def page_client(*, seconds: float = READ_SECONDS) -> PageClient:
-    """:param seconds: how long the request may use the database in all."""
+    """:param seconds: how long the request may use the database in total."""
     return PageClient(HorsiesHook(conn_id()).settings, seconds=seconds)

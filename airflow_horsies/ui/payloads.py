@@ -1,6 +1,7 @@
-"""Every JSON answer of the routes. A name here is a name that a page script reads: add, never rename.
+"""Every JSON response of the routes. The page scripts read these names: add, never rename.
 
-``make payloads`` writes them as types to ``static/payloads.d.ts``, which the scripts are checked against.
+``make payloads`` writes them as types to ``static/payloads.d.ts``, which the scripts are checked against. An
+``error_url`` leads to the explanation of the error code; None if there is none or ``[horsies] docs_url`` is empty.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Try:
-    """A try as Airflow counts them; ``lost`` if Airflow has no record of it."""
+    """A try with Airflow's number; its state is ``lost`` if Airflow has no record of it."""
 
     try_number: int
     state: str | None
@@ -72,6 +73,12 @@ class Task:
     pid: int | None
     error_code: str | None
     failed_reason: str | None
+    error_url: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt(AttemptValues):
+    error_url: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +110,7 @@ class Submission:
     submitted_at: datetime
     good_until: datetime | None
     task: Task | None
-    attempts: Sequence[AttemptValues]
+    attempts: Sequence[Attempt]
     segments: Sequence[Segment]
     progress: ProgressValues | None
 
@@ -158,6 +165,7 @@ class Item:
     error_code: str | None
     error_message: str | None
     hostname: str | None
+    error_url: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,6 +209,7 @@ class RunRow:
     error_message: str | None
     submitted_at: datetime
     segments: Sequence[RunSegment]
+    error_url: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,6 +309,7 @@ class Failure(TaskInstanceKey):
     exists: bool
     airflow_state: str | None
     can_act: bool
+    error_url: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

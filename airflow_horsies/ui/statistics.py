@@ -1,4 +1,4 @@
-"""Figures over the tasks that were sent last: how fast queues go, how attempts end, what happened just now."""
+"""Figures of recent tasks: throughput of queues, outcomes of attempts, latest events."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Event:
 
 
 def throughput(tasks: Sequence[TaskView], now: datetime) -> dict[str, float]:
-    """Tasks that ended per minute, by queue, over the last minutes or as far back as ``tasks`` go."""
+    """Ended tasks per minute and queue, over the last minutes or as far back as ``tasks`` go."""
     oldest = min((task.enqueued_at for task in tasks), default=now)
     since = max(now - THROUGHPUT_OVER, oldest)
     minutes = max((now - since).total_seconds() / 60, 1 / 60)
@@ -44,7 +44,8 @@ def attempts_over_time(tasks: Sequence[TaskView]) -> tuple[int, list[Bucket]]:
         return BUCKET_SECONDS[0], []
     first = min(attempt.finished_at for attempt in attempts).timestamp()
     last = max(attempt.finished_at for attempt in attempts).timestamp()
-    width = next((each for each in BUCKET_SECONDS if (last - first) / each < MAX_BUCKETS - 1), BUCKET_SECONDS[-1])
+    fitting = (seconds for seconds in BUCKET_SECONDS if (last - first) / seconds < MAX_BUCKETS - 1)
+    width = next(fitting, BUCKET_SECONDS[-1])
     grouped: dict[int, list[Attempt]] = {}
     for attempt in attempts:
         grouped.setdefault(int(attempt.finished_at.timestamp() // width), []).append(attempt)
@@ -53,7 +54,7 @@ def attempts_over_time(tasks: Sequence[TaskView]) -> tuple[int, list[Bucket]]:
 
 
 def events(tasks: Sequence[TaskView]) -> Iterator[Event]:
-    """What happened to the tasks, in no order."""
+    """The events of the tasks, in no particular order."""
     for task in tasks:
         yield Event(at=task.sent_at or task.enqueued_at, what="sent", task=task)
         for attempt in task.attempts:

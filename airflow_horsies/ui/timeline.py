@@ -1,4 +1,4 @@
-"""The story of a submitted task as pieces of time: it waits, is claimed, runs, backs off."""
+"""The history of a submitted task as segments: it waits, is claimed, runs, backs off."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from airflow_horsies.ui.payloads import Segment, SegmentKind
 
 
 def lost_tries(tries: Sequence[AirflowTry], submissions: Collection[Submission]) -> list[AirflowTry]:
-    """Tries that submitted and of which Airflow keeps no record, as it lost them: each is over when the next begins."""
-    known = sorted(tries, key=lambda each: each.number)
+    """Tries that submitted but that Airflow lost without a record. Each ends when the next one begins."""
+    known = sorted(tries, key=lambda item: item.number)
     sent_at: dict[int, datetime] = {}
-    for each in submissions:
-        sent_at[each.try_number] = min(each.submitted_at, sent_at.get(each.try_number, each.submitted_at))
-    # Airflow may know of more than were asked for.
+    for item in submissions:
+        sent_at[item.try_number] = min(item.submitted_at, sent_at.get(item.try_number, item.submitted_at))
+    # Airflow may have more tries than were read.
     first = known[0].number if len(known) >= MAX_TRIES else 0
     lost: list[AirflowTry] = []
-    for number in sorted(number for number in sent_at.keys() - {each.number for each in known} if number > first):
-        following = [each.started_at for each in known if each.number > number and each.started_at]
-        # A run that was deleted and made again counts its tries anew.
+    for number in sorted(number for number in sent_at.keys() - {item.number for item in known} if number > first):
+        following = [item.started_at for item in known if item.number > number and item.started_at]
+        # A run that was deleted and recreated counts its tries from 1 again.
         if following and following[0] > sent_at[number]:
             lost.append(AirflowTry(number=number, state="lost", started_at=sent_at[number], ended_at=following[0]))
     return lost
 
 
 def segments(submission: Submission, task: TaskView | None, attempts: Sequence[ShownAttempt]) -> list[Segment]:
-    """What the task did when, without gaps, from its submission on."""
+    """What the task did and when, without gaps, from its submission on."""
     if task is None:
         return []
     pieces: list[Segment] = []
@@ -39,7 +39,7 @@ def segments(submission: Submission, task: TaskView | None, attempts: Sequence[S
     since = submission.submitted_at
     for attempt, following in zip_longest(attempts, attempts[1:]):
         pieces += _pause(kind, since, attempt.started_at, task.claimed_at)
-        # Of an attempt whose process was killed nobody knows the end: it was over when the next thing happened.
+        # The end of an attempt whose process was killed is unknown: it is the time of the next event.
         over = attempt.finished_at or (following.started_at if following else task.finished_at)
         pieces.append(
             Segment(kind="running", start=attempt.started_at, end=over, attempt=attempt.number, outcome=attempt.outcome)

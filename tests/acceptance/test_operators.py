@@ -73,7 +73,7 @@ def test_value_and_id_of_a_completed_task_are_passed_on(api: AirflowApi, hook: H
     (task,) = sent_by(hook, dag_id, run_id)
     assert api.xcom(dag_id, run_id, "one", key="horsies_task_id") == task.id
     log = api.log(dag_id, run_id, "one")
-    assert f"Sent to horsies queue default as task {task.id}" in log
+    assert f"Sent task {task.id} to horsies queue default" in log
     assert f"Task {task.id}, attempt 1: COMPLETED" in log
 
 
@@ -89,7 +89,7 @@ def test_failure_after_retries_of_horsies_fails_the_run_and_tells_why(
     assert (task.state, len(task.attempts)) == (TaskState.FAILED, 2)
     log = api.log(dag_id, run_id, "one")
     assert "attempt 1: FAILED" in log and "(will be retried)" in log
-    assert "failed after 2 attempt(s): BROKEN: asked to fail" in log
+    assert "failed after 2 attempts: BROKEN: asked to fail" in log
 
 
 def test_retry_of_airflow_sends_the_next_round(api: AirflowApi, hook: HorsiesHook) -> None:
@@ -181,16 +181,14 @@ def test_time_out_cancels_the_horsies_task_before_it_fails(api: AirflowApi, hook
     run_id, state = api.run(dag_id, task_name="sample.add", queue="nobody")
     assert state == "failed"
     assert [task.state for task in sent_by(hook, dag_id, run_id)] == [TaskState.CANCELLED]
-    assert "had not ended when the execution_timeout of 0:00:04 was over, and were cancelled" in api.log(
-        dag_id, run_id, "one"
-    )
+    assert "did not end within the execution_timeout of 0:00:04" in api.log(dag_id, run_id, "one")
 
 
 def test_queue_that_nobody_serves_is_told_within_its_time(api: AirflowApi, hook: HorsiesHook) -> None:
     run_id, state = api.run("one_impatient", task_name="sample.add", queue="nobody")
     assert state == "failed"
     assert [task.state for task in sent_by(hook, "one_impatient", run_id)] == [TaskState.CANCELLED]
-    assert "no live horsies worker serves the queue 'nobody'" in api.log("one_impatient", run_id, "one")
+    assert "No live horsies worker serves queue 'nobody'" in api.log("one_impatient", run_id, "one")
 
 
 def test_batch_returns_what_completed_and_none_for_the_rest(api: AirflowApi, hook: HorsiesHook) -> None:

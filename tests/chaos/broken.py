@@ -68,16 +68,16 @@ def event_without_identity() -> None:
         _replace(trigger, "_payload", stripped(trigger._payload))
     _replace(triggers.HorsiesTrigger, "_common", stripped(triggers.HorsiesTrigger._common))
 
-    def ids_of(self: Any, client: Any, event: Any) -> list[str]:
+    def find_sent_ids(self: Any, client: Any, event: Any) -> list[str]:
         return latest_task_ids(client.read_submissions(self._instance))
 
-    _replace(operators.HorsiesBatchOperator, "_ids_of", ids_of)
+    _replace(operators.HorsiesBatchOperator, "_find_sent_ids", find_sent_ids)
 
     async def find_task_ids(self: Any, client: Any) -> list[str]:
         return latest_task_ids(await client.read_submissions(self._batch))
 
     _replace(triggers.HorsiesBatchTrigger, "_find_task_ids", find_task_ids)
-    _replace(task_operator.HorsiesTaskOperator, "_goes_on", lambda self, tasks: False)
+    _replace(task_operator.HorsiesTaskOperator, "_is_unfinished", lambda self, tasks: False)
 
 
 def no_lock() -> None:

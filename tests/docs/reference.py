@@ -23,8 +23,8 @@ from airflow_horsies.links import HorsiesAttemptsLink
 from airflow_horsies.models import RetryPolicy, TaskSpec
 from airflow_horsies.notifications import HorsiesNotifier
 from airflow_horsies.operators import HorsiesBatchOperator, HorsiesCancelOperator, HorsiesOperator
-from airflow_horsies.operators.base import HorsiesTaskOperator, WhenEndedBadly
-from airflow_horsies.operators.outcomes import HOPELESS_CODES, WORKER_LOST_CODES
+from airflow_horsies.operators.base import FailOrSkip, HorsiesTaskOperator
+from airflow_horsies.operators.outcomes import NON_RETRYABLE_CODES, WORKER_LOST_CODES
 from airflow_horsies.provider_info import CONFIG, CONNECTION_TYPE
 from airflow_horsies.retry_policies import HorsiesRetryPolicy, Otherwise
 from airflow_horsies.sensors import HorsiesQueueSensor, HorsiesSensor, _DeferrableSensor
@@ -47,7 +47,7 @@ PACKAGE = Path(str(files("airflow_horsies")))
 REFERENCE = DOCS / "reference"
 NAMED_TYPES = {
     name: " | ".join(map(repr, get_args(kind)))
-    for name, kind in {"WhenEndedBadly": WhenEndedBadly, "Otherwise": Otherwise}.items()
+    for name, kind in {"FailOrSkip": FailOrSkip, "Otherwise": Otherwise}.items()
 }
 
 VARIABLES = {
@@ -356,7 +356,7 @@ def _code(code: str, meaning: str, next_step: str, *, retry_helps: bool | None =
     said = [] if retry_helps is None else [f"Another attempt may succeed: {_yes(retry_helps)}."]
     if code in WORKER_LOST_CODES:
         said.append("The Airflow task fails with [WorkerLost](#workerlost).")
-    if code in HOPELESS_CODES:
+    if code in NON_RETRYABLE_CODES:
         said.append("Airflow does not try again: the task fails with [TaskFailedForGood](#taskfailedforgood).")
     elif retry_helps is not None:
         said.append("Airflow tries again, if the task has `retries`.")

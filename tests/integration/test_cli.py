@@ -222,7 +222,7 @@ def test_grants_that_check_names_are_all_that_is_needed(
         TaskSpec(task_name="add"), TaskInstanceKey(dag_id="d", run_id="r", task_id="t"), AirflowTry(try_number=1)
     )
     cancelled = run(database, "cancel", sent.task_id, **as_stranger)
-    assert (cancelled.code, cancelled.out) == (0, f"Task {sent.task_id} was cancelled\n")
+    assert (cancelled.code, cancelled.out) == (0, f"Task {sent.task_id} was cancelled.\n")
 
 
 def test_grants_on_our_own_tables_are_named_too(
@@ -320,7 +320,7 @@ def test_lines_are_followed_and_the_cancelled_attempt_is_shown(run: Run, databas
     migrate_ledger(hook.client)
     task_id = hook.enqueue_task(TaskSpec(task_name="add", delay=timedelta(hours=1)))
     unheard = run(database, "logs", task_id)
-    assert (unheard.code, unheard.out.split(":")[0]) == (0, "Nothing is written yet")
+    assert (unheard.code, unheard.out.split(".")[0]) == (0, "There are no log lines yet")
 
     def work() -> None:
         begin_attempt(hook, task_id)
@@ -374,12 +374,12 @@ def test_pages_of_a_listing_follow_one_another(run: Run, database: str, make_hoo
 
 def test_cancel_tells_the_outcome(run: Run, served_database: str, hook: HorsiesHook) -> None:
     waiting = hook.enqueue_task(TaskSpec(task_name="add", kwargs={"a": 1, "b": 1}, delay=timedelta(hours=1)))
-    assert run(served_database, "cancel", waiting).out == f"Task {waiting} was cancelled\n"
-    assert run(served_database, "cancel", waiting).out == f"Task {waiting} was already cancelled\n"
+    assert run(served_database, "cancel", waiting).out == f"Task {waiting} was cancelled.\n"
+    assert run(served_database, "cancel", waiting).out == f"Task {waiting} was already cancelled.\n"
     done = hook.enqueue_task(TaskSpec(task_name="add", kwargs={"a": 1, "b": 1}))
     hook.wait([done], timeout_seconds=SECONDS)
     finished = run(served_database, "cancel", done)
-    assert (finished.code, finished.out) == (0, f"Task {done} had already finished as COMPLETED\n")
+    assert (finished.code, finished.out) == (0, f"Task {done} had already ended as COMPLETED.\n")
     unknown = run(served_database, "cancel", "00000000-0000-7000-8000-000000000000")
     assert unknown.code == 1
     assert unknown.err.startswith("error: there is no task 00000000-0000-7000-8000-000000000000")
@@ -426,7 +426,7 @@ def test_airflow_itself_runs_the_commands_on_a_connection_it_stores(
     assert listed.code == 0, listed.err
     assert [(task["id"], task["state"]) for task in json.loads(listed.out)] == [(task_id, TaskState.PENDING)]
     cancelled = command(airflow, "horsies", "cancel", task_id, "--conn-id", "horsies_stored", environ=environ)
-    assert (cancelled.code, cancelled.out) == (0, f"Task {task_id} was cancelled\n")
+    assert (cancelled.code, cancelled.out) == (0, f"Task {task_id} was cancelled.\n")
 
 
 @pytest.mark.parametrize("release", [MOVED], indirect=True)

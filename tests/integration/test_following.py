@@ -399,7 +399,7 @@ def test_attempts_that_cannot_be_read_fail_no_task(
             connection.execute("DROP TABLE airflow_horsies.attempts, airflow_horsies.logs")
         end_task(hook, task_id, TaskState.COMPLETED, release)
         assert running.result(60) == 1
-    assert "What workers told of the attempts cannot be read" in messages(caplog)[-1]
+    assert "The workers' records of the attempts cannot be read" in messages(caplog)[-1]
 
 
 @pytest.mark.parametrize("show_logs", [True, False])

@@ -383,7 +383,7 @@ def test_three_hundred_triggers_take_a_handful_of_connections(
         await asyncio.to_thread(hook.cancel_tasks, sent[:15])
         # The others are given up, all at once.
         given_up = [(trigger, key) for trigger, key in zip(triggers, keys, strict=False) if key["map_index"] >= 15]
-        await asyncio.gather(*(trigger._let_go(TaskInstanceKey(**key)) for trigger, key in given_up))
+        await asyncio.gather(*(trigger._release(TaskInstanceKey(**key)) for trigger, key in given_up))
         events = await asyncio.gather(*fired)
         assert {event["reason"] for event in events[:300]} == {"ended"}
         counting.cancel()

@@ -1,1 +1,1 @@
-"""The routes behind the pages, a module for each page."""
+"""The routes behind the pages, one module per page."""

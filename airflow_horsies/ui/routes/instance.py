@@ -1,4 +1,4 @@
-"""The routes of one task instance: what it submitted, its log, cancel."""
+"""The routes of a task instance: its submissions, its log, cancel."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from airflow_horsies.core.attempts import ShownAttempt, attempts_of
 from airflow_horsies.core.log import LogCursor, Progress
 from airflow_horsies.core.submission import Submission, TaskInstanceKey
 from airflow_horsies.core.task import AttemptRecord, TaskState, TaskView
-from airflow_horsies.core.values import AttemptValues, attempt_values, line_values, progress_values
+from airflow_horsies.core.values import attempt_values, line_values, progress_values
 from airflow_horsies.ui import payloads
 from airflow_horsies.ui.access import MAY_ACT, MAY_READ, MAY_READ_LOG, MAY_READ_VALUES, InstanceDep, RightsDep
 from airflow_horsies.ui.airflow_side import AirflowTry, read_rendered, read_tries
-from airflow_horsies.ui.answers import json_answer, shown_text, shown_value
+from airflow_horsies.ui.answers import error_url, json_answer, shown_text, shown_value
 from airflow_horsies.ui.arguments import WHY_HIDDEN, Rendered, hides, shown_arguments
 from airflow_horsies.ui.clients import page_client
 from airflow_horsies.ui.threads import OwnThreadRoute, iterate_in_threads
@@ -37,12 +37,12 @@ MAX_NUMBER = 2**31 - 1
 MAX_ROUNDS = 50
 DEFAULT_LINES = 500
 MAX_LINES = 1_000
-# So much more than is shown that no secret is cut before it is masked.
+# Much more than is shown, so that no secret is cut before it is masked.
 MESSAGE_CHARS = 10_000
 DEFAULT_PAGE = 50
 MAX_PAGE = 200
 
-# A run id may hold a slash where Airflow's allowed_run_id_pattern says so; a DAG's or task's id never does.
+# A run id may contain a slash if Airflow's allowed_run_id_pattern allows it; the id of a DAG or task never does.
 INSTANCE = "/api/dags/{dag_id}/runs/{run_id:path}/tasks/{task_id}/{map_index}"
 
 Number = Annotated[int, Query(ge=0, le=MAX_NUMBER)]
@@ -63,7 +63,7 @@ class Sort(StrEnum):
 
 
 class CancelBody(BaseModel):
-    """Which of its tasks to cancel; without a position all that are live."""
+    """The item to cancel; without a position, all live tasks."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -71,15 +71,15 @@ class CancelBody(BaseModel):
 
 
 async def require_cancel_body(request: Request) -> None:
-    """Before it is logged: Airflow's audit log believes a body that names another DAG."""
+    """Runs before the audit log, which would record the DAG that an invalid body names."""
     try:
         CancelBody.model_validate_json(await request.body())
     except ValidationError as error:
-        problems = [{**each, "loc": ("body", *each["loc"])} for each in error.errors()]
+        problems = [{**item, "loc": ("body", *item["loc"])} for item in error.errors()]
         raise RequestValidationError(problems) from None
 
 
-# The longer paths first: a run id is allowed to hold slashes.
+# The longer paths first, because a run id may contain slashes.
 @router.get(INSTANCE + "/items", dependencies=MAY_READ)
 def read_items(
     key: InstanceDep,
@@ -89,7 +89,7 @@ def read_items(
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = DEFAULT_PAGE,
     offset: Number = 0,
 ) -> Response:
-    """What a batch submitted last, item by item."""
+    """The latest submissions of a batch, item by item."""
     with page_client() as client:
         ids = client.read_latest_ids(key)
         if not ids.count:
@@ -97,7 +97,7 @@ def read_items(
         total, shown = client.order_tasks(
             ids, sort=sort, descending=descending, state=state, limit=limit, offset=offset
         )
-        sent = {each.horsies_task_id: each for each in client.read_latest(key, ids=shown)}
+        sent = {item.horsies_task_id: item for item in client.read_latest(key, ids=shown)}
         tasks = client.read_summaries(shown)
     items = [_item(sent[task_id], tasks.get(task_id)) for task_id in shown if task_id in sent]
     return json_answer(payloads.Items(total=total, items=items))
@@ -153,17 +153,17 @@ def download_log(
     dependencies=[*MAY_ACT, Depends(require_cancel_body), Depends(action_logging(event="horsies_cancel"))],
 )
 def cancel(key: InstanceDep, body: CancelBody) -> Response:
-    """Cancel what the task instance submitted last and what still lives; Airflow then ends
-    the task instance, or tries again if it has retries left."""
+    """Cancel the live tasks of the latest submission. Airflow then ends the task instance, or retries it if it has
+    retries left."""
     with page_client(seconds=ACTION_SECONDS) as client:
         latest = client.read_latest(key)
         if not latest:
             raise nothing_submitted()
-        wanted = [each for each in latest if body.position in (None, each.position)]
+        wanted = [item for item in latest if body.position in (None, item.position)]
         if not wanted:
             raise no_such_task()
-        # Never what another DAG shares, which the user may not even be allowed to see.
-        outcomes = client.release_tasks([each.horsies_task_id for each in wanted], key)
+        # Never a task that another DAG shares: the user may not be allowed to see that DAG.
+        outcomes = client.release_tasks([item.horsies_task_id for item in wanted], key)
     counts = Counter(outcomes.values())
     return json_answer(payloads.Cancelled(outcomes=counts, past_retention=len(wanted) - len(outcomes)))
 
@@ -180,27 +180,27 @@ def read_instance(
     after_number: Number = 0,
     lines: Annotated[int, Query(ge=1, le=MAX_LINES)] = DEFAULT_LINES,
 ) -> Response:
-    """What the task instance submitted under a position, round by round, and the next lines of one of the rounds."""
+    """The submissions of a position, round by round, and the next log lines of one of them."""
     with page_client() as client:
         latest = client.read_latest_ids(key)
         if latest.count:
             rounds = client.read_rounds(key, position, limit=MAX_ROUNDS)
             chosen = _chosen_of(rounds, life, round_)
             counts = client.count_states(latest)
-            ids = [each.horsies_task_id for each in rounds]
+            ids = [item.horsies_task_id for item in rounds]
             tasks = client.read_summaries(ids, message_chars=MESSAGE_CHARS)
             records = client.read_attempts(ids)
             progress = client.read_progress(ids)
             seen = LogCursor(after_attempt, after_number)
             may_read_log = rights.may_read_log(key.dag_id)
             written = client.read_lines(chosen.horsies_task_id, after=seen, limit=lines) if may_read_log else []
-    # Asked for last: no connection to Airflow's database is held while horsies' is waited for.
+    # Read last, so that no connection to Airflow's database is held while the horsies database is read.
     tries = read_tries(session, key)
     if latest.count:
         tries = sorted([*tries, *lost_tries(tries, rounds)], key=lambda each: each.number)
     head = _head(key, tries, positions=latest.count, can_act=rights.may_act(key.dag_id))
     if not latest.count:
-        # Not an error: it may submit any moment.
+        # Not an error: it may submit at any moment.
         return json_answer(payloads.EmptyInstance(**head))
     return json_answer(
         payloads.Instance(
@@ -221,17 +221,19 @@ def read_instance(
 
 
 def nothing_submitted() -> HTTPException:
-    return HTTPException(HTTPStatus.NOT_FOUND, "This task instance has submitted nothing to horsies.")
+    return HTTPException(HTTPStatus.NOT_FOUND, "This task instance has not submitted a horsies task.")
 
 
 def no_such_task() -> HTTPException:
-    return HTTPException(HTTPStatus.NOT_FOUND, "This task instance has submitted no such task.")
+    return HTTPException(
+        HTTPStatus.NOT_FOUND, "This task instance has no submission with this position, life and round."
+    )
 
 
 def _chosen(
     client: PageClient, key: TaskInstanceKey, position: int, life: int | None, round_: int | None
 ) -> Submission:
-    """The newest that fits."""
+    """The newest matching submission."""
     found = client.read_rounds(key, position, life=life, round_=round_)
     if not found:
         raise no_such_task()
@@ -239,9 +241,9 @@ def _chosen(
 
 
 def _chosen_of(rounds: Sequence[Submission], life: int | None, round_: int | None) -> Submission:
-    for each in rounds:
-        if life in (None, each.life) and round_ in (None, each.round):
-            return each
+    for submission in rounds:
+        if life in (None, submission.life) and round_ in (None, submission.round):
+            return submission
     raise no_such_task()
 
 
@@ -255,7 +257,7 @@ def _rendered(session: SessionDep, key: TaskInstanceKey, position: int) -> Rende
 def _written_lines(task_id: str, attempt: int | None) -> Iterator[bytes]:
     seen = LogCursor() if attempt is None else LogCursor(attempt, -1)
     while True:
-        # For each piece anew: whoever downloads may be slow.
+        # A new client for each part, because a download may be slow.
         with page_client() as client:
             found = client.read_lines(task_id, after=seen)
         kept = [line for line in found if attempt in (None, line.attempt)]
@@ -324,16 +326,18 @@ def _task(task: TaskView) -> payloads.Task:
         pid=task.pid,
         error_code=shown_text(task.error_code),
         failed_reason=shown_text(task.failed_reason),
+        error_url=error_url(task.error_code),
     )
 
 
-def _attempt(attempt: ShownAttempt) -> AttemptValues:
-    # The page has one place for either.
-    return replace(attempt_values(attempt, text=shown_text), error_message=shown_text(attempt.message))
+def _attempt(attempt: ShownAttempt) -> payloads.Attempt:
+    # The page has one place for the error message and the reason of the failure.
+    values = replace(attempt_values(attempt, text=shown_text), error_message=shown_text(attempt.message))
+    return payloads.Attempt(**asdict(values), error_url=error_url(attempt.error_code))
 
 
-def _try(each: AirflowTry) -> payloads.Try:
-    return payloads.Try(try_number=each.number, state=each.state, started_at=each.started_at, ended_at=each.ended_at)
+def _try(item: AirflowTry) -> payloads.Try:
+    return payloads.Try(try_number=item.number, state=item.state, started_at=item.started_at, ended_at=item.ended_at)
 
 
 def _item(submission: Submission, task: TaskView | None) -> payloads.Item:
@@ -351,4 +355,5 @@ def _item(submission: Submission, task: TaskView | None) -> payloads.Item:
         error_code=shown_text(task.error_code) if task else None,
         error_message=shown_text(last.error_message, max_chars=300) if last else None,
         hostname=task.hostname if task else None,
+        error_url=error_url(task.error_code) if task else None,
     )

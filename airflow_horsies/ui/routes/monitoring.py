@@ -1,4 +1,4 @@
-"""Upstream's own monitoring app, where ``horsies[web]`` is installed: to look at, not to act with."""
+"""Upstream's own monitoring app, read-only, if ``horsies[web]`` is installed."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ from airflow_horsies.ui.answers import masked_value, problem
 from airflow_horsies.ui.gate import Message, Receive, Send
 
 NOT_INSTALLED = (
-    "Upstream's monitoring app is not installed on the api-server: pip install 'airflow-horsies[web]' (Python 3.13)."
+    "Upstream's monitoring app is not installed on the api-server. Install it there with "
+    "pip install 'airflow-horsies[web]' (Python 3.13)."
 )
-FAILED = "Upstream's monitoring app could not read the horsies database. The api-server's log tells more."
+FAILED = "Upstream's monitoring app could not read the horsies database. See the api-server's log."
 PAGE = b"text/html"
 JSON = b"application/json"
 INLINE_SCRIPT = re.compile(rb"<script>(.*?)</script>", re.DOTALL)
@@ -39,24 +40,24 @@ CLOSE_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class MonitoringApp:
-    """Upstream's app on one database, with the connections that it keeps."""
+    """Upstream's app on one database, with its connections."""
 
     url: str = field(repr=False)
     broker: Any
     web: Any
 
     async def close(self) -> None:
-        """In the loop that it was used in."""
+        """Must run in the event loop that used the app."""
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self.web.state.events.close()
                 await self.broker.close_async()
         except Exception:
-            log.warning("Upstream's monitoring app did not let its connections go", exc_info=True)
+            log.warning("Upstream's monitoring app did not close its connections.", exc_info=True)
 
 
 class CurrentApp:
-    """The app of the connection as it is now."""
+    """The app of the current connection."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -87,14 +88,14 @@ def is_installed() -> bool:
 
 @router.get("/monitoring/{path:path}", dependencies=MAY_READ_CONNECTION)
 def monitoring(path: str, request: Request) -> Response:
-    """Upstream's app, as it is."""
+    """Upstream's app, unchanged."""
     if not is_installed():
         raise HTTPException(HTTPStatus.NOT_FOUND, NOT_INSTALLED)
     return Delegated(current_app.get(_database_url()).web, path)
 
 
 class Delegated(Response):
-    """An answer that another ASGI app gives, under a path of ours."""
+    """A response of another ASGI app, under a path of ours."""
 
     def __init__(self, app: Any, path: str) -> None:
         super().__init__()
@@ -109,8 +110,8 @@ class Delegated(Response):
 
 
 class Policed:
-    """Gives a page of upstream's a policy under which its own inline script runs, and no other; masks secrets in what
-    it tells of tasks; keeps to the log what it tells of a failure: the driver's words, with the database's address."""
+    """Sets a policy on pages of upstream under which only their own inline script runs, masks secrets in data of tasks,
+    and logs the text of a failure instead of sending it: it may contain the database's address."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -131,13 +132,13 @@ class Policed:
 
     async def _answer(self, start: Message) -> None:
         if _is_failure(start):
-            told = self._body.decode("utf-8", "replace")
-            log.warning("Upstream's monitoring app answers %d: %s", start["status"], told)
+            text = self._body.decode("utf-8", "replace")
+            log.warning("Upstream's monitoring app responds with status %d: %s", start["status"], text)
             answer = problem(start["status"], FAILED)
             start, self._body = {**start, "headers": answer.raw_headers}, bytes(answer.body)
         elif _is_of(start, JSON):
             self._body = json.dumps(masked_value(json.loads(self._body))).encode()
-            headers = [each for each in start["headers"] if each[0].lower() != b"content-length"]
+            headers = [header for header in start["headers"] if header[0].lower() != b"content-length"]
             start = {**start, "headers": [*headers, (b"content-length", str(len(self._body)).encode())]}
         else:
             start = {**start, "headers": [*start["headers"], (b"content-security-policy", _policy(self._body))]}

@@ -1,4 +1,4 @@
-"""The routes of the page over all DAGs: queues, workers, failures, activity and figures."""
+"""The routes of the overview page: queues, workers, failures, activity and figures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from airflow_horsies.exceptions import DatabaseBusy, InvalidTask
 from airflow_horsies.ui import payloads
 from airflow_horsies.ui.access import MAY_SEE_CLUSTER, Rights, RightsDep, may_read_connection
 from airflow_horsies.ui.airflow_side import read_states
-from airflow_horsies.ui.answers import json_answer, shown_text
+from airflow_horsies.ui.answers import error_url, json_answer, shown_text
 from airflow_horsies.ui.clients import page_client
 from airflow_horsies.ui.routes.monitoring import is_installed
 from airflow_horsies.ui.routes.report import report_payload
@@ -36,13 +36,13 @@ from airflow_horsies.ui.statistics import Event, attempts_over_time, events, thr
 from airflow_horsies.ui.threads import OwnThreadRoute
 
 RECENT_TASKS = 2_000
-# Many people may have the page open; what it shows is read once for all of them in this time.
+# Many users may have the page open. Its data is read once for all of them in this time.
 SHARED_SECONDS = 2.0
 FAILED_WINDOW = 10_000
 FAILED_PAGE = 200
 EVENTS = 60
 REPORTS = 10
-# Some of the events are of DAGs that the user may not see, and a batch has the same one many times.
+# Some events belong to DAGs that the user may not see, and a batch repeats an event many times.
 EVENTS_LOOKED_AT = 1_000
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ router = APIRouter(route_class=OwnThreadRoute)
 
 
 class Shared(Generic[T]):
-    """A value that is read anew when it is older than a moment."""
+    """A value that is read again after a moment."""
 
     def __init__(self, read: Callable[[], T]) -> None:
         self._read = read
@@ -59,10 +59,10 @@ class Shared(Generic[T]):
 
     def get(self) -> T:
         if not self._lock.acquire(timeout=LIMITS.lock_seconds):
-            raise DatabaseBusy("another request waits for the horsies database")
+            raise DatabaseBusy("Another request waits for the horsies database. Try again later.")
         try:
             if self._value is None or time.monotonic() - self._value[0] > SHARED_SECONDS:
-                # Forgotten first, so that a failure is not answered with what was.
+                # Cleared first, so that a failure does not return the old value.
                 self._value = None
                 self._value = (time.monotonic(), self._read())
             return self._value[1]
@@ -81,7 +81,7 @@ cluster = Shared(_read_cluster)
 
 @router.get("/api/overview", dependencies=MAY_SEE_CLUSTER)
 def read_overview(rights: RightsDep, user: GetUserDep) -> Response:
-    """How queues and workers are, what happened last, and how attempts went."""
+    """Queues and workers, latest events, and outcomes of attempts."""
     queues, workers, recent, reports = cluster.get()
     sees_all = may_read_connection(user)
     now = datetime.now(UTC)
@@ -90,15 +90,15 @@ def read_overview(rights: RightsDep, user: GetUserDep) -> Response:
     return json_answer(
         payloads.Overview(
             now=now,
-            queues=[_queue(each, per_minute.get(each.queue, 0.0)) for each in queues],
-            workers=[_worker(each) for each in workers],
+            queues=[_queue(queue, per_minute.get(queue.queue, 0.0)) for queue in queues],
+            workers=[_worker(worker) for worker in workers],
             recent_tasks=len(recent),
             recent_is_cut=len(recent) == RECENT_TASKS,
             bucket_seconds=width,
             buckets=buckets,
             activity=_activity(recent, rights, sees_all=sees_all),
             can_monitor=is_installed() and sees_all,
-            reports=[report_payload(each) for each in reports] if sees_all else [],
+            reports=[report_payload(report) for report in reports] if sees_all else [],
         )
     )
 
@@ -110,21 +110,21 @@ def read_failures(
     before_at: Annotated[datetime | None, Query()] = None,
     before_id: Annotated[str | None, Query(max_length=200)] = None,
 ) -> Response:
-    """Task instances whose last submission failed or expired, newest first; a stretch of the past at a time."""
+    """Task instances whose last submission failed or expired, newest first, one period at a time."""
     before = _cursor(before_at, before_id)
     with page_client() as client:
         found = client.find_failed(window=FAILED_WINDOW, limit=FAILED_PAGE, before=before)
         own = client.deployment
         sent = [
-            each
-            for each in client.read_submissions_of_tasks(found.ids)
-            if each.is_latest and own.owns(each) and rights.may_read(each.task_instance.dag_id)
+            submission
+            for submission in client.read_submissions_of_tasks(found.ids)
+            if submission.is_latest and own.owns(submission) and rights.may_read(submission.task_instance.dag_id)
         ]
-        tasks = client.read_summaries([each.horsies_task_id for each in sent])
+        tasks = client.read_summaries([submission.horsies_task_id for submission in sent])
     of_instance: dict[TaskInstanceKey, list[Submission]] = {}
-    for each in sent:
-        if each.horsies_task_id in tasks:
-            of_instance.setdefault(each.task_instance, []).append(each)
+    for submission in sent:
+        if submission.horsies_task_id in tasks:
+            of_instance.setdefault(submission.task_instance, []).append(submission)
     states = read_states(session, of_instance)
     return json_answer(
         payloads.Failures(
@@ -149,18 +149,20 @@ def _cursor(at: datetime | None, task_id: str | None) -> PageCursor | None:
     if at is None or task_id is None:
         return None
     if at.utcoffset() is None:
-        raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, "before_at: needs a time zone")
+        raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, "before_at must have a time zone.")
     try:
         given = get_fernet().decrypt(task_id.encode("ascii")).decode()
         return PageCursor(at=at.astimezone(UTC), task_id=require_task_id(given))
     except (InvalidTask, InvalidToken, UnicodeError):
-        raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, "before_id: must be one that was answered") from None
+        raise HTTPException(
+            HTTPStatus.UNPROCESSABLE_ENTITY, "before_id must be the id from an earlier response."
+        ) from None
     except OverflowError:
-        raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, "before_at: is out of range") from None
+        raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, "before_at is out of range.") from None
 
 
 def _next_failures(cursor: PageCursor) -> payloads.NextFailures:
-    """Sealed: the last task that was looked at may be of a DAG that the user may not see."""
+    """Encrypted, because the last task may belong to a DAG that the user may not see."""
     return payloads.NextFailures(at=cursor.at, id=get_fernet().encrypt(cursor.task_id.encode()).decode())
 
 
@@ -169,12 +171,12 @@ def _activity(recent: Sequence[TaskView], rights: Rights, *, sees_all: bool) -> 
     with page_client() as client:
         own = client.deployment
         submissions = client.read_submissions_of_tasks(list({event.task.id for event in newest}))
-    sent_by = {each.horsies_task_id: each for each in submissions}
+    sent_by = {submission.horsies_task_id: submission for submission in submissions}
     shown = []
     for event in newest:
         submission = sent_by.get(event.task.id)
         if submission is None:
-            # A DAG that the user may not see may have sent it, too: by a notifier, or its record is gone.
+            # A DAG that the user may not see may have sent it, with a notifier or without a record left.
             is_shown = sees_all
         else:
             is_shown = own.owns(submission) and rights.may_read(submission.task_instance.dag_id)
@@ -184,7 +186,7 @@ def _activity(recent: Sequence[TaskView], rights: Rights, *, sees_all: bool) -> 
 
 
 def _grouped(shown: Sequence[payloads.Event]) -> list[payloads.Event]:
-    """The items of a batch do the same one after the other: shown once, with how many they are."""
+    """Combine the same event of several items of a batch into one, with its count."""
     grouped: list[payloads.Event] = []
     for event in shown:
         last = grouped[-1] if grouped else None
@@ -231,6 +233,7 @@ def _failure(
         exists=exists,
         airflow_state=airflow_state,
         can_act=can_act,
+        error_url=error_url(task.error_code),
     )
 
 

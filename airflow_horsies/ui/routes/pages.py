@@ -1,4 +1,4 @@
-"""The pages: small shells that a script fills from the other routes, and the files they are made of."""
+"""The pages, which scripts fill from the other routes, and their static files."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from fastapi.responses import HTMLResponse
 from airflow_horsies.links import URL_PREFIX, base_path
 from airflow_horsies.ui.access import MAY_READ, MAY_SEE_CLUSTER
 
-# An iframe of Airflow's is the place of these pages.
+# Airflow shows these pages in an iframe.
 PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
 )
 MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 STYLES = ("styles/base.css", "styles/parts.css", "styles/charts.css", "styles/log.css")
-# What Airflow leaves in the address of a task instance that is not mapped.
+# Airflow leaves this in the address of a task instance that is not mapped.
 NO_MAP_INDEX = ("{MAP_INDEX}", "")
 
 PAGE = """<!doctype html>
@@ -57,7 +57,7 @@ def overview_page() -> Response:
 @router.get("/dags/{dag_id}/runs/{run_id:path}/tasks/{task_id}/{map_index}", dependencies=MAY_READ)
 def instance_page(dag_id: str, run_id: str, task_id: str, map_index: str) -> Response:
     if map_index not in NO_MAP_INDEX and not map_index.lstrip("-").isdigit():
-        raise HTTPException(HTTPStatus.NOT_FOUND, "There is no such task instance.")
+        raise HTTPException(HTTPStatus.NOT_FOUND, "This task instance does not exist.")
     return _page(f"{task_id} · Horsies", "instance")
 
 
@@ -70,7 +70,7 @@ def run_page(dag_id: str, run_id: str) -> Response:
 def static_file(digest: str, name: str) -> Response:
     content = _static_files().get(name)
     if content is None:
-        raise HTTPException(HTTPStatus.NOT_FOUND, "There is no such file.")
+        raise HTTPException(HTTPStatus.NOT_FOUND, "This file does not exist.")
     # The address changes with the content.
     cache_control = "private, max-age=31536000, immutable" if digest == _digest() else "no-store"
     media_type = MEDIA_TYPES[name[name.rindex(".") :]]
@@ -78,16 +78,16 @@ def static_file(digest: str, name: str) -> Response:
 
 
 def problem_page(status: int, detail: str) -> Response:
-    """For a person who opened a page."""
+    """A problem as an HTML page."""
     title = {
         HTTPStatus.UNAUTHORIZED: "Please log in to Airflow",
-        HTTPStatus.FORBIDDEN: "You may not see this",
-        HTTPStatus.NOT_FOUND: "Nothing here",
+        HTTPStatus.FORBIDDEN: "Access denied",
+        HTTPStatus.NOT_FOUND: "Not found",
     }.get(HTTPStatus(status), HTTPStatus(status).phrase)
     if status == HTTPStatus.FORBIDDEN:
-        detail = "Your role in Airflow does not allow it. Ask for access to the DAG, or to cluster activity."
+        detail = "Your role in Airflow does not allow this. Ask for access to the DAG or to cluster activity."
     if status == HTTPStatus.UNAUTHORIZED:
-        detail = "Your session has ended, or there was none."
+        detail = "You are not logged in, or your session has ended."
     content = (
         f'<section class="state problem" role="alert"><h1>{escape(title)}</h1><p>{escape(detail)}</p>'
         f'<p><a href="{escape(base_path())}/" data-top>Open Airflow</a></p></section>'
@@ -111,16 +111,16 @@ def _page(title: str, script: str, *, content: str = LOADING, status: int = 200)
 
 @cache
 def _static_files() -> dict[str, bytes]:
-    """By the path below the folder."""
+    """Content by path in the folder."""
     return dict(_read_files(files("airflow_horsies.ui").joinpath("static"), ""))
 
 
 def _read_files(folder: Traversable, path: str) -> Iterator[tuple[str, bytes]]:
-    for each in folder.iterdir():
-        if each.is_dir():
-            yield from _read_files(each, f"{path}{each.name}/")
-        elif each.name.endswith(tuple(MEDIA_TYPES)):
-            yield f"{path}{each.name}", each.read_bytes()
+    for file in folder.iterdir():
+        if file.is_dir():
+            yield from _read_files(file, f"{path}{file.name}/")
+        elif file.name.endswith(tuple(MEDIA_TYPES)):
+            yield f"{path}{file.name}", file.read_bytes()
 
 
 @cache

@@ -1,4 +1,4 @@
-"""The reports that tasks made, as they made them."""
+"""The reports that tasks created."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from airflow_horsies.ui.access import MAY_READ_CONNECTION
 from airflow_horsies.ui.clients import page_client
 from airflow_horsies.ui.threads import OwnThreadRoute
 
-# A report is one page without scripts; what slips into it from the names of tasks must stay words.
+# A report is one page without scripts. Names of tasks in it must never become markup.
 REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'self'; sandbox"
 
 router = APIRouter(route_class=OwnThreadRoute)
@@ -25,11 +25,11 @@ router = APIRouter(route_class=OwnThreadRoute)
 @router.get("/reports/{name}/{start}/{end}", dependencies=MAY_READ_CONNECTION)
 def report_page(name: str, start: datetime, end: datetime) -> Response:
     if "\x00" in name or start.utcoffset() is None or end.utcoffset() is None:
-        raise HTTPException(HTTPStatus.NOT_FOUND, "There is no such report.")
+        raise HTTPException(HTTPStatus.NOT_FOUND, "This report does not exist.")
     with page_client() as client:
         page = ledger.read_report(client, name, start, end)
     if page is None:
-        raise HTTPException(HTTPStatus.NOT_FOUND, "There is no such report; it may have been made anew or removed.")
+        raise HTTPException(HTTPStatus.NOT_FOUND, "This report does not exist. It may have been replaced or removed.")
     return HTMLResponse(page, headers={"content-security-policy": REPORT_POLICY})
 
 

@@ -1,4 +1,4 @@
-"""The route of a DAG run: every horsies task of it on one clock."""
+"""The route of a DAG run: all its horsies tasks on one timeline."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from airflow_horsies.core.submission import Submission, TaskInstanceKey
 from airflow_horsies.core.task import TaskState, TaskView
 from airflow_horsies.ui import payloads
 from airflow_horsies.ui.access import MAY_READ
-from airflow_horsies.ui.answers import json_answer, shown_text
+from airflow_horsies.ui.answers import error_url, json_answer, shown_text
 from airflow_horsies.ui.clients import page_client
 from airflow_horsies.ui.threads import OwnThreadRoute
 from airflow_horsies.ui.timeline import segments
 
 MAX_TASKS = 20_000
 MAX_ROWS = 500
-# Those that need somebody first.
+# The states that need attention first.
 STATE_ORDER = (
     TaskState.FAILED,
     TaskState.EXPIRED,
@@ -36,13 +36,13 @@ router = APIRouter(route_class=OwnThreadRoute)
 
 @router.get("/api/dags/{dag_id}/gantt/{run_id:path}", dependencies=MAY_READ)
 def read_run(dag_id: str, run_id: str) -> Response:
-    """What the task instances of the run submitted last, failures first; a batch is one row."""
+    """The latest submissions of the run's task instances, failures first. A batch is one row."""
     with page_client() as client:
         submitted = client.read_submissions_of_run(dag_id, run_id, limit=MAX_TASKS)
-        tasks = client.read_summaries([each.horsies_task_id for each in submitted])
+        tasks = client.read_summaries([submission.horsies_task_id for submission in submitted])
     of_instance: dict[TaskInstanceKey, list[Submission]] = {}
-    for each in submitted:
-        of_instance.setdefault(each.task_instance, []).append(each)
+    for submission in submitted:
+        of_instance.setdefault(submission.task_instance, []).append(submission)
     rows = sorted((_row(key, sent, tasks) for key, sent in of_instance.items()), key=_rank)
     return json_answer(
         payloads.Run(
@@ -61,7 +61,7 @@ def _rank(row: payloads.RunRow) -> tuple[int, datetime]:
 
 
 def _row(key: TaskInstanceKey, sent: Sequence[Submission], tasks: dict[str, TaskView]) -> payloads.RunRow:
-    found = [tasks[each.horsies_task_id] for each in sent if each.horsies_task_id in tasks]
+    found = [tasks[item.horsies_task_id] for item in sent if item.horsies_task_id in tasks]
     counts = Counter(task.state for task in found)
     worst = next((state for state in STATE_ORDER if counts[state]), None)
     failed = next((task for task in found if task.state is worst and task.error_code), None)
@@ -76,8 +76,9 @@ def _row(key: TaskInstanceKey, sent: Sequence[Submission], tasks: dict[str, Task
         counts={state: counts[state] for state in STATE_ORDER if counts[state]},
         error_code=shown_text(failed.error_code) if failed else None,
         error_message=shown_text(message, max_chars=300),
-        submitted_at=min(each.submitted_at for each in sent),
+        submitted_at=min(item.submitted_at for item in sent),
         segments=_segments(sent, tasks),
+        error_url=error_url(failed.error_code) if failed else None,
     )
 
 
@@ -86,11 +87,11 @@ def _segments(sent: Sequence[Submission], tasks: dict[str, TaskView]) -> list[pa
         task = tasks.get(sent[0].horsies_task_id)
         pieces = [] if task is None else segments(sent[0], task, attempts_of(task, ()))
         return [
-            payloads.RunSegment(kind=each.kind, start=each.start, end=each.end, outcome=each.outcome) for each in pieces
+            payloads.RunSegment(kind=item.kind, start=item.start, end=item.end, outcome=item.outcome) for item in pieces
         ]
-    found = [tasks[each.horsies_task_id] for each in sent if each.horsies_task_id in tasks]
+    found = [tasks[item.horsies_task_id] for item in sent if item.horsies_task_id in tasks]
     started = [task.started_at for task in found if task.started_at]
-    submitted_at = min(each.submitted_at for each in sent)
+    submitted_at = min(item.submitted_at for item in sent)
     if not started:
         return [payloads.RunSegment(kind="waiting", start=submitted_at, end=None)]
     ended = [task.finished_at for task in found if task.finished_at]

@@ -1,4 +1,4 @@
-// A task instance: what it submitted, attempt by attempt, live.
+// The page of a task instance: its submissions and their attempts, live.
 
 /** @import { EmptyInstance, Instance } from "./payloads.d.ts" */
 /** @import { Shown } from "./instance/address.js" */
@@ -25,8 +25,7 @@ const LIVE_SECONDS = 1.5;
 const RESTING_SECONDS = 10;
 const EMPTY_SECONDS = 3;
 const LINES_AT_ONCE = 1000;
-const NOTHING_YET =
-  "This task instance has submitted nothing to horsies. When it does, the attempts appear here by themselves.";
+const NOTHING_YET = "This task instance has not submitted a horsies task yet. Its attempts appear here automatically.";
 const LIVE_IN_AIRFLOW = ["running", "deferred", "queued", "scheduled", "restarting"];
 
 const place = {
@@ -60,7 +59,7 @@ async function read() {
   if (generation !== log.generation) return 0;
   setServerTime(data.now);
   if (!("log" in data)) {
-    page.replaceChildren(emptyBox("Nothing here yet", NOTHING_YET));
+    page.replaceChildren(emptyBox("No tasks yet", NOTHING_YET));
     return EMPTY_SECONDS;
   }
   known = data;
@@ -79,7 +78,7 @@ function isAnyLive({ counts, tries }) {
 
 /** @param {Instance} data */
 function selected({ submissions, log: { life, round } }) {
-  return submissions.find((each) => each.life === life && each.round === round) ?? submissions[0];
+  return submissions.find((item) => item.life === life && item.round === round) ?? submissions[0];
 }
 
 /** @param {Instance} data */
@@ -105,7 +104,7 @@ function showDetail(data) {
   const chosen = query({ position, life: submission.life, round: submission.round });
   update(
     place.choice,
-    [data.submissions.map((each) => [each.life, each.round, each.task?.state]), shown],
+    [data.submissions.map((item) => [item.life, item.round, item.task?.state]), shown],
     () => choice(data, submission, shown, { close: closeItem, cancel: cancelItem, choose }),
   );
   update(
@@ -113,18 +112,18 @@ function showDetail(data) {
     [submission.task, submission.progress, submission.horsies_task_id],
     () => facts(submission),
   );
-  update(place.timeline, [data.tries, data.submissions.map((each) => each.segments)], () => story(data));
+  update(place.timeline, [data.tries, data.submissions.map((item) => item.segments)], () => story(data));
   update(place.attempts, submission.attempts, () => attempts(submission));
   log.show(submission, { mayRead: data.log.may_read, download: `${api}/log.txt?${chosen}` });
   values.refresh(submission, `${api}/values?${chosen}`);
 }
 
 function cancelAll() {
-  askCancel(null, shown.isBatch ? "Every item that has not ended" : "The horsies task", look);
+  askCancel(null, shown.isBatch ? "all unfinished items" : "the horsies task", look);
 }
 
 function cancelItem() {
-  askCancel(shown.position, `Item ${shown.position}`, look);
+  askCancel(shown.position, `item ${shown.position}`, look);
 }
 
 function showNewest() {

@@ -1,4 +1,4 @@
-// All of horsies: queues, workers, failures, what happens now.
+// The overview page: queues, workers, failures and recent activity.
 
 /** @import { Overview } from "./payloads.d.ts" */
 
@@ -63,7 +63,7 @@ function header(canMonitor) {
     "div",
     { class: "title" },
     h("h1", {}, "Horsies"),
-    canMonitor ? h("span", { class: "actions" }, h("a", attributes, "horsies' own monitoring")) : null,
+    canMonitor ? h("span", { class: "actions" }, h("a", attributes, "Monitoring of horsies")) : null,
   );
 }
 

@@ -1,6 +1,6 @@
 // Written by 'make payloads' from ui/payloads.py. Do not edit.
 
-export interface AttemptValues {
+export interface Attempt {
   attempt: number;
   outcome: string;
   will_retry: boolean;
@@ -14,6 +14,7 @@ export interface AttemptValues {
   hostname: string | null;
   pid: number | null;
   metrics: Record<string, unknown>;
+  error_url: string | null;
 }
 
 export interface Bucket {
@@ -80,6 +81,7 @@ export interface Failure {
   exists: boolean;
   airflow_state: string | null;
   can_act: boolean;
+  error_url: string | null;
 }
 
 export interface Failures {
@@ -117,6 +119,7 @@ export interface Item {
   error_code: string | null;
   error_message: string | null;
   hostname: string | null;
+  error_url: string | null;
 }
 
 export interface Items {
@@ -213,6 +216,7 @@ export interface RunRow {
   error_message: string | null;
   submitted_at: string;
   segments: RunSegment[];
+  error_url: string | null;
 }
 
 export interface RunSegment {
@@ -241,7 +245,7 @@ export interface Submission {
   submitted_at: string;
   good_until: string | null;
   task: Task | null;
-  attempts: AttemptValues[];
+  attempts: Attempt[];
   segments: Segment[];
   progress: ProgressValues | null;
 }
@@ -263,6 +267,7 @@ export interface Task {
   pid: number | null;
   error_code: string | null;
   failed_reason: string | null;
+  error_url: string | null;
 }
 
 export interface TaskInstanceKey {

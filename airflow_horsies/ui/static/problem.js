@@ -1,4 +1,4 @@
-// A page that says what is wrong: its link moves the Airflow around.
+// A page that shows a problem. Its link navigates the Airflow around it.
 
 import "./common/theme.js";
 import { followInAirflow } from "./common/links.js";

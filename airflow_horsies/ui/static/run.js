@@ -1,4 +1,4 @@
-// A DAG run: its horsies tasks on one clock, failures first.
+// The page of a DAG run: its horsies tasks on one time axis, failures first.
 
 /** @import { Run, RunRow } from "./payloads.d.ts" */
 
@@ -6,7 +6,7 @@ import "./common/theme.js";
 import { emptyBox, problemBox, staleNotice } from "./common/boxes.js";
 import { setServerTime } from "./common/clock.js";
 import { h, page, table, update } from "./common/dom.js";
-import { instanceLink } from "./common/links.js";
+import { errorCode, instanceLink } from "./common/links.js";
 import { poll } from "./common/polling.js";
 import { getJson } from "./common/requests.js";
 import { horsies } from "./common/site.js";
@@ -23,7 +23,7 @@ const place = { notice: h("div"), content: h("div") };
 
 function readAddress() {
   const found = location.pathname.slice(horsies.length).match(/^\/dags\/([^/]+)\/gantt\/(.+)$/) ?? ["", "", ""];
-  return found.slice(1).map((each) => decodeURIComponent(each));
+  return found.slice(1).map((part) => decodeURIComponent(part));
 }
 
 async function read() {
@@ -31,8 +31,8 @@ async function read() {
   const run = await getJson(api);
   setServerTime(run.now);
   if (!run.rows.length) {
-    const detail = "No task of this run has submitted anything to horsies. When one does, it appears here by itself.";
-    page.replaceChildren(emptyBox("Nothing here yet", detail));
+    const detail = "No task of this run has submitted a horsies task yet. Tasks appear here automatically.";
+    page.replaceChildren(emptyBox("No tasks yet", detail));
     return EMPTY_SECONDS;
   }
   if (!place.content.isConnected) page.replaceChildren(place.notice, place.content);
@@ -70,20 +70,20 @@ function gantt({ rows, total, is_cut }) {
           bars: row.segments.map((segment) => segmentBar(segment, row.task_id)),
         })),
       )
-      : h("p", { class: "quiet" }, "horsies no longer keeps the tasks of this run."),
+      : h("p", { class: "quiet" }, "The tasks of this run are past their retention."),
     segmentLegend(),
     total > rows.length
       ? h(
         "p",
         { class: "notice" },
-        `${number(rows.length)} of ${number(total)} task instances are shown: those that failed or run come first.`,
+        `${number(rows.length)} of ${number(total)} task instances are shown. Failed and running ones come first.`,
       )
       : null,
     is_cut
       ? h(
         "p",
         { class: "notice" },
-        "The run has more horsies tasks than this page reads; the batches at its end are not whole.",
+        "The run has more horsies tasks than this page reads. The last batches are incomplete.",
       )
       : null,
   );
@@ -109,7 +109,7 @@ function failures(rows) {
   return h(
     "section",
     { class: "card" },
-    h("h2", {}, "What failed"),
+    h("h2", {}, "Failures"),
     table(["Task", "State", "Error"], rows.map(failureRow)),
   );
 }
@@ -125,7 +125,7 @@ function failureRow(row) {
     {},
     h("td", {}, rowLink(row)),
     h("td", {}, states),
-    h("td", {}, h("strong", {}, row.error_code ?? ""), message),
+    h("td", {}, errorCode(row.error_code ?? "", row.error_url), message),
   );
 }
 

@@ -374,14 +374,24 @@ def test_lines_for_programs_are_one_value(
 @pytest.mark.parametrize(
     ("task", "records", "asked", "said"),
     [
-        (replace(TASK, state=TaskState.PENDING, attempts=()), (), "", "Nothing is written yet: the task is PENDING"),
-        (replace(TASK, state=TaskState.EXPIRED, attempts=()), (), "", "Nothing is written: the task is EXPIRED"),
-        (TASK, (), "", "it ran on a worker that does not use airflow_horsies.worker"),
-        (replace(RUNNING, attempts=()), (), "", "does not use airflow_horsies.worker, or began only now"),
-        (RUNNING, RECORDS, "", "Its attempts have written nothing yet: the task is RUNNING"),
-        (TASK, RECORDS, "", "Its attempts have written nothing: the task is COMPLETED"),
+        (
+            replace(TASK, state=TaskState.PENDING, attempts=()),
+            (),
+            "",
+            "There are no log lines yet. The task is PENDING",
+        ),
+        (replace(TASK, state=TaskState.EXPIRED, attempts=()), (), "", "There are no log lines. The task is EXPIRED"),
+        (TASK, (), "", "its worker does not use airflow_horsies.worker"),
+        (
+            replace(RUNNING, attempts=()),
+            (),
+            "",
+            "does not use airflow_horsies.worker, or the attempt has only just started",
+        ),
+        (RUNNING, RECORDS, "", "The attempts have written nothing yet. The task is RUNNING"),
+        (TASK, RECORDS, "", "The attempts have written nothing. The task is COMPLETED"),
         (RUNNING, RECORDS, "--attempt 3", "Attempt 3 has written nothing yet."),
-        (RUNNING, RECORDS, "--attempt 4", "There is no attempt 4 yet; there are 1, 3."),
+        (RUNNING, RECORDS, "--attempt 4", "There is no attempt 4 yet. Attempts: 1, 3."),
         (TASK, (), "--attempt 1", "does not use airflow_horsies.worker"),
     ],
 )
@@ -433,18 +443,18 @@ def test_cursor_stays_out_of_what_programs_read(output: str, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize(
-    ("outcome", "said"),
+    ("outcome", "text"),
     [
         (CancelOutcome.CANCELLED, "was cancelled"),
         (CancelOutcome.ALREADY_CANCELLED, "was already cancelled"),
-        (CancelOutcome.ALREADY_FINISHED, "had already finished as COMPLETED"),
+        (CancelOutcome.ALREADY_FINISHED, "had already ended as COMPLETED"),
     ],
 )
 def test_cancel_says_what_it_found(
-    outcome: CancelOutcome, said: str, client: WatchedClient, capsys: pytest.CaptureFixture[str]
+    outcome: CancelOutcome, text: str, client: WatchedClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
     client.outcome = outcome
-    assert run(f"cancel {ID}", capsys) == f"Task {ID} {said}\n"
+    assert run(f"cancel {ID}", capsys) == f"Task {ID} {text}.\n"
     assert json.loads(run(f"cancel {ID} -o json", capsys)) == {
         "task_id": ID,
         "outcome": outcome,
@@ -455,11 +465,15 @@ def test_cancel_says_what_it_found(
 @pytest.mark.parametrize(
     ("line", "text", "value"),
     [
-        ("db migrate", f"Applied first: now at version {latest_version()}", [{"version": 1, "name": "first"}]),
-        ("db prune", "7 submission(s) of tasks that horsies no longer keeps were forgotten", {"forgotten": 7}),
+        (
+            "db migrate",
+            f"Applied first. The tables are now at version {latest_version()}.",
+            [{"version": 1, "name": "first"}],
+        ),
+        ("db prune", "Removed 7 submissions of tasks that are no longer in the horsies database.", {"forgotten": 7}),
         (
             "db change-base-url --old http://a --new http://b",
-            "3 submission(s) in namespace 'default' now belong to http://b",
+            "Changed the base URL of 3 submissions in namespace 'default' to http://b.",
             {"changed": 3},
         ),
     ],
@@ -475,7 +489,7 @@ def test_migrate_says_when_there_is_nothing_to_do(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(ledger, "migrate_ledger", lambda client, by_hand: [])
-    assert run("db migrate", capsys) == f"Nothing to do: already at version {latest_version()}\n"
+    assert run("db migrate", capsys) == f"The tables are already at version {latest_version()}.\n"
 
 
 FINDINGS = [
@@ -513,7 +527,7 @@ def test_check_ends_with_1_only_if_something_fails(
         (AccessDenied("refused the log-in"), "error: refused the log-in"),
         (
             AirflowNotFoundException("The conn_id `nope` isn't defined"),
-            "no Airflow connection 'nope'.*airflow connections add nope --conn-type horsies.*AIRFLOW_CONN_NOPE",
+            "Airflow has no connection 'nope'.*airflow connections add nope --conn-type horsies.*AIRFLOW_CONN_NOPE",
         ),
     ],
 )

@@ -23,5 +23,5 @@ def test_batch_allows_as_many_failures_as_both_bounds_do() -> None:
 
 def test_batch_of_something_else_than_a_list_is_refused() -> None:
     operator = HorsiesBatchOperator(task_id="b", task_name="add", items="{{ items }}")
-    with pytest.raises(InvalidTask, match="items: must be a list of arguments, not str"):
+    with pytest.raises(InvalidTask, match="items: must be a list of dicts, not str"):
         operator._specs(make_context(operator))

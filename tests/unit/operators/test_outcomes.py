@@ -76,7 +76,7 @@ def test_message_is_the_cause_in_one_line() -> None:
 
 def test_expiry_fails_or_skips() -> None:
     error = expiry_of(failed("TASK_EXPIRED", state=TaskState.EXPIRED, good_until=BEGAN))
-    with pytest.raises(TaskExpired, match="no worker had started it by 2026-01-01"):
+    with pytest.raises(TaskExpired, match="no worker started it by 2026-01-01"):
         fail_or_skip(error, "fail")
-    with pytest.raises(AirflowSkipException, match="no worker had started it"):
+    with pytest.raises(AirflowSkipException, match="no worker started it"):
         fail_or_skip(error, "skip")

@@ -149,7 +149,7 @@ def test_invalid_task_is_refused_as_by_the_real_client(client: FakeClient) -> No
 def test_what_does_not_exist_is_not_found(client: FakeClient) -> None:
     assert (client.read_tasks([ID]), client.cancel_tasks([ID]), client.release_tasks([ID], INSTANCE)) == ({}, {}, {})
     for use in (client.read_task, client.cancel_task):
-        with pytest.raises(TaskNotFound, match="nothing in this test has sent it"):
+        with pytest.raises(TaskNotFound, match="this test has not sent it"):
             use(ID)
 
 

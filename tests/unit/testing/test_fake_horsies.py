@@ -136,10 +136,12 @@ def test_task_that_expires_or_is_cancelled_fails_or_skips(horsies: FakeHorsies, 
 @BOTH_WAYS
 def test_task_that_never_ends_times_out_at_once_and_is_cancelled(horsies: FakeHorsies, deferrable: bool) -> None:
     horsies.never_ends("sales.load")
-    with pytest.raises(TaskTimedOut, match="execution_timeout of 1:00:00 was over, and were cancelled"):
+    with pytest.raises(TaskTimedOut, match=r"execution_timeout of 1:00:00;.* Unfinished tasks were cancelled\."):
         run_task(load(execution_timeout=timedelta(hours=1), deferrable=deferrable))
     assert [task.state for task in horsies.tasks("sales.load")] == [TaskState.CANCELLED]
-    with pytest.raises(HorsiesError, match=r"'sales\.load' does not end in this test, and nothing limits the wait"):
+    with pytest.raises(
+        HorsiesError, match=r"'sales\.load' does not end in this test, and the wait for it has no time-out"
+    ):
         run_task(load(deferrable=deferrable))
 
 

@@ -144,11 +144,11 @@ def test_log_that_cannot_be_read_is_told_once_and_harms_nothing(caplog: pytest.L
     shown = make_log()
     for _ in range(3):
         shown.follow(client)
-    assert caplog.messages == ["What the task writes is not shown: no SELECT for you"]
+    assert caplog.messages == ["The log of the task cannot be shown: no SELECT for you"]
     assert client.reads == 1
     client.error = DatabaseUnreachable("gone")
     make_log().finish(client)
-    assert caplog.messages[1:] == ["What the task wrote last is not shown: gone"]
+    assert caplog.messages[1:] == ["The last log lines of the task cannot be shown: gone"]
 
 
 def test_lost_database_is_left_to_whoever_waits_on_it() -> None:

@@ -131,7 +131,7 @@ def test_what_is_read_cannot_be_changed(client: Client, method: str) -> None:
         (DatabaseUnreachable("database x at db.internal"), "cannot be reached"),
         (DatabaseBusy("time-out at db.internal"), "did not answer in time"),
         (AccessDenied("refused at db.internal"), "refuses"),
-        (SchemaMissing("none at db.internal"), "does not hold horsies tables"),
+        (SchemaMissing("none at db.internal"), "has no horsies tables"),
         (DatabaseError("odd at db.internal"), "could not be read"),
         (WireError("odd row at db.internal"), "could not be read"),
         (InvalidTask("extra", "odd, db.internal"), "could not be read"),

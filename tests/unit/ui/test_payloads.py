@@ -224,6 +224,25 @@ def test_nothing_submitted_has_a_payload_of_its_own(client: Client, full: FullPa
     check(client.get(RUN_URL), "Run")
 
 
+@pytest.mark.parametrize("docs_url", ["", "https://docs.example.com/"])
+def test_error_code_links_to_its_explanation(
+    client: Client, full: FullPages, monkeypatch: pytest.MonkeyPatch, docs_url: str
+) -> None:
+    monkeypatch.setenv("AIRFLOW__HORSIES__DOCS_URL", docs_url)
+    task = full.memory.tasks[id_of("2-1-0")]
+    attempts = (task.attempts[0], replace(task.attempts[1], error_code="BAD_INPUT"))
+    full.memory.tasks[task.id] = replace(task, error_code="BAD_INPUT", attempts=attempts)
+    url = "https://docs.example.com/reference/errors.html#bad_input" if docs_url else None
+    newest = client.get(URL).json()["submissions"][0]
+    assert newest["task"]["error_url"] == url
+    # The first attempt has a code that the documentation does not know.
+    assert [each["error_url"] for each in newest["attempts"]] == [None, url]
+    assert client.get(f"{URL}/items").json()["items"][0]["error_url"] == url
+    assert client.get(RUN_URL).json()["rows"][0]["error_url"] == url
+    failures = client.get("/api/failures").json()["failures"]
+    assert {each["error_code"]: each["error_url"] for each in failures} == {"BAD_INPUT": url}
+
+
 def test_a_field_too_many_or_too_few_is_noticed(client: Client, full: FullPages) -> None:
     answer = client.get(f"{URL}/values")
     for changed in ({**answer.json(), "more": 1}, {"kwargs": None}):

@@ -1,4 +1,4 @@
-// What a page shows if it has nothing to show, or cannot show it.
+// Boxes for a page that is empty or cannot be shown.
 
 /** @import { Problem } from "./requests.js" */
 
@@ -8,14 +8,14 @@ import { base } from "./site.js";
 
 /** @type {Record<number, string>} */
 const TITLES = {
-  0: "No answer",
+  0: "No response",
   401: "Please log in to Airflow",
-  403: "You may not see this",
-  404: "Nothing here",
+  403: "Access denied",
+  404: "Not found",
   503: "Not available",
 };
 /** @type {Record<number, string>} */
-const DETAILS = { 401: "Your session has ended.", 403: "Your role in Airflow does not allow it." };
+const DETAILS = { 401: "Your session has ended.", 403: "Your role in Airflow does not allow this." };
 
 /** @param {Problem} problem */
 export function problemBox({ status, message }) {
@@ -37,10 +37,10 @@ export function emptyBox(title, detail) {
 }
 
 /**
- * A line on top of a page that still shows what it last knew.
+ * A line on top of a page that shows outdated content.
  *
  * @param {Problem} problem
  */
 export function staleNotice({ message }) {
-  return h("p", { class: "notice", role: "status" }, `Not up to date: ${message} Trying again…`);
+  return h("p", { class: "notice", role: "status" }, `Out of date: ${message} Retrying…`);
 }

@@ -6,14 +6,14 @@ import { postJson } from "./requests.js";
 import { base } from "./site.js";
 
 /**
- * @typedef {{ task_id: string, map_index: number, state: string | null }} ClearedInstance as Airflow answers it.
+ * @typedef {{ task_id: string, map_index: number, state: string | null }} ClearedInstance in Airflow's response.
  */
 
 /**
- * Clears a task instance and what is downstream of it.
+ * Clears a task instance and its downstream tasks.
  *
  * @param {TaskInstanceKey} instance
- * @param {{ dry: boolean }} options dry only asks what would be cleared.
+ * @param {{ dry: boolean }} options dry clears nothing and returns what would be cleared.
  */
 export async function clearInstance({ dag_id, run_id, task_id, map_index }, { dry }) {
   /** @type {{ task_instances: ClearedInstance[] }} */

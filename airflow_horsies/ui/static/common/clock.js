@@ -1,11 +1,11 @@
-// The time of the server, and text that changes with it.
+// The server's time, and text that changes with it.
 
 /** @import { Attributes } from "./types.d.ts" */
 
 import { h } from "./dom.js";
 import { duration } from "./times.js";
 
-// The clocks of browsers are wrong at times; the server's, which each answer has, counts.
+// A browser's clock may be wrong, so the server's time in each response is used.
 let skew = 0;
 
 /** @param {string} now */

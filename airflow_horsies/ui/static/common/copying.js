@@ -6,7 +6,7 @@ import { h } from "./dom.js";
 export function copyButton(text) {
   const button = h("button", { type: "button", class: "small" }, "Copy");
   button.addEventListener("click", async () => {
-    button.textContent = (await copy(text)) ? "Copied" : "Not copied";
+    button.textContent = (await copy(text)) ? "Copied" : "Copy failed";
     setTimeout(() => (button.textContent = "Copy"), 1500);
   });
   return button;
@@ -18,7 +18,7 @@ async function copy(text) {
     await navigator.clipboard.writeText(text);
     return true;
   } catch {
-    // Not allowed in this frame, or not over plain HTTP: the older way works.
+    // The clipboard is not allowed in this frame or over plain HTTP; the older API works.
     const area = h("textarea", { class: "offscreen", "aria-hidden": "true" });
     area.value = text;
     document.body.append(area);

@@ -1,4 +1,4 @@
-// How many items are in which state.
+// The number of items per state.
 
 /** @import { TaskState } from "../payloads.d.ts" */
 

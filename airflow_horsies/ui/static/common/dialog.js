@@ -1,4 +1,4 @@
-// A question before something is done.
+// Asks for confirmation before an action.
 
 /** @import { Child } from "./types.d.ts" */
 
@@ -6,15 +6,15 @@ import { h } from "./dom.js";
 import { asProblem } from "./requests.js";
 
 /**
- * Asks before something is done, does it, and shows what came of it.
+ * Asks for confirmation, performs the action, and shows its result.
  *
  * @param {object} question
  * @param {string} question.title
  * @param {Child} question.content
  * @param {string} question.action
  * @param {boolean} [question.danger]
- * @param {(say: (text: string) => void) => Promise<Node | string>} question.act may say how far it is; what it returns
- *   is shown at the end.
+ * @param {(say: (text: string) => void) => Promise<Node | string>} question.act may show its progress; its return
+ *   value is shown at the end.
  * @returns {HTMLElement} the place of the content.
  */
 export function confirmAction({ title, content, action, danger = false, act }) {
@@ -43,7 +43,7 @@ export function confirmAction({ title, content, action, danger = false, act }) {
     } catch (error) {
       const { status, message } = asProblem(error);
       outcome.className = "failed";
-      outcome.textContent = status === 403 ? "Your role in Airflow does not allow it." : message;
+      outcome.textContent = status === 403 ? "Your role in Airflow does not allow this." : message;
       go.disabled = false;
     }
     delete go.dataset.busy;

@@ -1,11 +1,11 @@
-// Elements, and places of a page that change only if their content does.
+// Creates elements, and updates places of a page only if their content changes.
 
 /** @import { Attributes, Child } from "./types.d.ts" */
 
 export const page = /** @type {HTMLElement} */ (document.getElementById("page"));
 
 /**
- * An element. Text is only ever set as text, so nothing a task wrote can become markup.
+ * Creates an element. Text is always set as text, so output of a task never becomes markup.
  *
  * @template {keyof HTMLElementTagNameMap} Name
  * @param {Name} name
@@ -50,7 +50,7 @@ function flat(child) {
 const shownKeys = new WeakMap();
 
 /**
- * Puts new content into a place if its key is not the one of what is there.
+ * Replaces the content of a place if its key has changed.
  *
  * @param {Element} place
  * @param {unknown} key
@@ -69,7 +69,7 @@ export function update(place, key, make) {
 }
 
 /**
- * The next update puts new content there in any case.
+ * Makes the next update replace the content in any case.
  *
  * @param {Element} place
  */

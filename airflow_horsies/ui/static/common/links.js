@@ -1,4 +1,4 @@
-// Links to pages of Airflow.
+// Links to pages of Airflow, and to the documentation.
 
 /** @import { Child } from "./types.d.ts" */
 /** @import { TaskInstanceKey } from "../payloads.d.ts" */
@@ -7,7 +7,7 @@ import { h } from "./dom.js";
 import { base, host } from "./site.js";
 
 /**
- * Where Airflow shows a task instance, at our tab.
+ * The address of a task instance in Airflow, on the Horsies tab.
  *
  * @param {TaskInstanceKey} instance
  */
@@ -28,7 +28,7 @@ export function instanceLink(instance) {
 }
 
 /**
- * A link to a page of Airflow's: in a frame it moves the Airflow around, which a plain link may not.
+ * A link to a page of Airflow. In a frame it navigates the Airflow around it, which a plain link may not do.
  *
  * @param {string} address
  * @param {Child[]} children
@@ -47,4 +47,31 @@ export function followInAirflow(event, address) {
   event.preventDefault();
   parent.history.pushState({}, "", address);
   parent.dispatchEvent(new PopStateEvent("popstate", { state: {} }));
+}
+
+/**
+ * An error code, with a link to its explanation if the documentation has one.
+ *
+ * @param {string} code
+ * @param {string | null} address
+ */
+export function errorCode(code, address) {
+  if (!address) return h("strong", {}, code);
+  const attributes = { href: address, target: "_blank", rel: "noopener noreferrer", title: `What ${code} means` };
+  return h("strong", {}, h("a", { ...attributes, onclick: (event) => openBesideAirflow(event, address) }, code));
+}
+
+/**
+ * Airflow's frame may not open a window, but a link of the page around it may.
+ *
+ * @param {MouseEvent} event
+ * @param {string} address
+ */
+function openBesideAirflow(event, address) {
+  const parent = host();
+  if (!parent || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  event.preventDefault();
+  const link = parent.document.createElement("a");
+  Object.assign(link, { href: address, target: "_blank", rel: "noopener noreferrer" });
+  link.click();
 }

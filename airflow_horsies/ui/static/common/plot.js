@@ -20,7 +20,7 @@ const [WIDTH, HEIGHT, LEFT, BOTTOM, TOP] = [400, 150, 46, 22, 10];
  * @param {string[]} what.starts
  * @param {Series[]} what.series
  * @param {boolean} [what.bars] draws the series as stacked bars.
- * @param {number | null} [what.top] the highest value, if not that of the series.
+ * @param {number | null} [what.top] the highest value, if not that of the data.
  * @param {(value: number) => string} [what.unit]
  */
 export function plot({ title, starts, series, bars = false, top = null, unit = number }) {
@@ -36,13 +36,13 @@ export function plot({ title, starts, series, bars = false, top = null, unit = n
     { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": title },
     [0, 0.5, 1].map((share) => gridLine(share * highest, axes, unit)),
     timeMarks(starts, axes),
-    bars ? stacked(series, starts.length, axes) : series.map((each) => line(each, axes)),
+    bars ? stacked(series, starts.length, axes) : series.map((entry) => line(entry, axes)),
     starts.map((start, at) => hover(start, at, series, axes, unit)),
   );
   return h(
     "figure",
     { class: "plot" },
-    h("figcaption", {}, h("strong", {}, title), legend(series.map((each) => [each.className, each.name]))),
+    h("figcaption", {}, h("strong", {}, title), legend(series.map((entry) => [entry.className, entry.name]))),
     picture,
   );
 }
@@ -53,7 +53,7 @@ export function plot({ title, starts, series, bars = false, top = null, unit = n
  * @param {boolean} bars
  */
 function heightAt(series, at, bars) {
-  const values = series.map((each) => each.values[at] ?? 0);
+  const values = series.map((entry) => entry.values[at] ?? 0);
   return bars ? values.reduce((sum, value) => sum + value, 0) : Math.max(...values);
 }
 
@@ -107,19 +107,19 @@ function stacked(series, count, { x, y, step }) {
   /** @type {number[]} */
   const sums = new Array(count).fill(0);
   const width = Math.max(step * 0.8, 1);
-  return series.flatMap((each) =>
-    each.values.map((value, at) => {
+  return series.flatMap((entry) =>
+    entry.values.map((value, at) => {
       if (!value) return null;
       const bottom = y(sums[at]);
       sums[at] += value;
       const top = y(sums[at]);
-      return svg("rect", { x: x(at) - width / 2, y: top, width, height: bottom - top, class: each.className });
+      return svg("rect", { x: x(at) - width / 2, y: top, width, height: bottom - top, class: entry.className });
     })
   );
 }
 
 /**
- * Where nothing ended the line goes on to the next point: a gap of a quiet minute says nothing.
+ * Where nothing ended, the line continues to the next point: a gap would carry no information.
  *
  * @param {Series} series
  * @param {Axes} axes
@@ -137,5 +137,5 @@ function line({ values, className }, { x, y }) {
 function nice(value) {
   if (value <= 0) return 1;
   const power = 10 ** Math.floor(Math.log10(value));
-  return [1, 2, 5, 10].map((each) => each * power).find((each) => each >= value) ?? value;
+  return [1, 2, 5, 10].map((factor) => factor * power).find((top) => top >= value) ?? value;
 }

@@ -1,12 +1,12 @@
-// Reading again and again while somebody looks.
+// Reads repeatedly while the page is visible.
 
 import { asProblem, Problem } from "./requests.js";
 
 const MAX_PAUSE_SECONDS = 30;
 
 /**
- * Calls `read` again and again, one call at a time, and never while the page is hidden. The machine behind a slow
- * answer is left alone for longer.
+ * Calls `read` repeatedly, one call at a time, and never while the page is hidden. After a slow response it waits
+ * longer.
  *
  * @param {() => Promise<number>} read returns the seconds until the next call; 0 if there is more to read.
  * @param {(problem: Problem) => void} failed

@@ -4,7 +4,7 @@
 
 export class Problem extends Error {
   /**
-   * @param {number | null} status of the answer; 0 without an answer, null if the page itself failed.
+   * @param {number | null} status of the response; 0 without a response, null if the page itself failed.
    * @param {string} detail
    */
   constructor(status, detail) {
@@ -28,14 +28,14 @@ async function request(address, options) {
   try {
     answer = await fetch(address, { credentials: "same-origin", ...options });
   } catch {
-    throw new Problem(0, "Airflow's api-server does not answer.");
+    throw new Problem(0, "Airflow's api-server does not respond.");
   }
   const text = await answer.text();
   let content = null;
   try {
     content = text ? JSON.parse(text) : null;
   } catch {
-    throw new Problem(answer.status, `The answer (${answer.status}) is not JSON.`);
+    throw new Problem(answer.status, `The response (${answer.status}) is not JSON.`);
   }
   if (!answer.ok) {
     /** @type {Partial<ProblemAnswer> | null} */

@@ -1,4 +1,4 @@
-// The Airflow around a page: where it is, and the frame that it shows the page in.
+// The Airflow around a page: its address and its window.
 
 export const base = document.body.dataset.base ?? "";
 export const horsies = `${base}/horsies`;

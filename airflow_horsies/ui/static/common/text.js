@@ -1,4 +1,4 @@
-// Numbers and states as people read them.
+// Formats numbers and states.
 
 /** @import { Attributes } from "./types.d.ts" */
 /** @import { TaskState } from "../payloads.d.ts" */
@@ -32,7 +32,7 @@ export function plural(count, one, many = `${one}s`) {
 }
 
 /**
- * A state of a horsies task, an outcome of an attempt, or a state of Airflow's: in words, and with a colour.
+ * A coloured badge for a state of a horsies task, an outcome of an attempt, or a state in Airflow.
  *
  * @param {string | null} state
  * @param {Attributes} attributes

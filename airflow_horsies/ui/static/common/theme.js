@@ -1,4 +1,4 @@
-// The colours and fonts of Airflow, taken from the page around this one or from what Airflow stores in the browser.
+// Uses the colours and fonts of Airflow, from the surrounding page or from Airflow's settings in the browser.
 
 import { host } from "./site.js";
 

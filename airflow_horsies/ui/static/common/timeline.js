@@ -8,7 +8,7 @@ import { h } from "./dom.js";
 import { axisTime, clockTime, duration } from "./times.js";
 
 /**
- * @typedef {{ start: string, end: string | null, className: string, text: string }} Bar without an end it lasts.
+ * @typedef {{ start: string, end: string | null, className: string, text: string }} Bar without an end it continues.
  * @typedef {{ label: Child, bars: Bar[], strong?: boolean }} Row
  * @typedef {{ bar: Bar, element: HTMLElement, tip: HTMLElement }} DrawnBar
  * @typedef {{ first: number, to: number, now: number }} Scale
@@ -31,10 +31,10 @@ const KINDS = [
 ];
 
 /**
- * Rows of bars on one clock. What has no end lasts until now, and is drawn on as time goes by.
+ * Rows of bars on one time axis. A bar without an end lasts until now and grows.
  *
  * @param {Row[]} rows
- * @param {number | null} from where the clock begins, if not with the first bar.
+ * @param {number | null} from the start of the axis, if not the first bar.
  */
 export function timeline(rows, from = null) {
   const bars = rows.flatMap((row) => row.bars);
@@ -57,7 +57,7 @@ export function timeline(rows, from = null) {
   function draw() {
     const now = Math.max(serverNow(), lastKnown);
     const scale = { first, now, to: Math.max(isLive ? now : lastKnown, first + MINIMUM_MS) };
-    for (const each of drawn) placeBar(each, scale);
+    for (const bar of drawn) placeBar(bar, scale);
     axis.replaceChildren(
       ...ticks(scale).map((at) =>
         h("span", { style: { left: `${share(at, scale)}%` } }, axisTime(at, scale.to - first))
@@ -106,7 +106,7 @@ function share(instant, { first, to }) {
 
 /** @param {Scale} scale */
 function ticks({ first, to }) {
-  const step = (STEPS.find((each) => (to - first) / 1000 / each <= TICKS) ?? 604800) * 1000;
+  const step = (STEPS.find((seconds) => (to - first) / 1000 / seconds <= TICKS) ?? 604800) * 1000;
   const found = [];
   for (let at = Math.ceil(first / step) * step; at <= to; at += step) found.push(at);
   return found;
@@ -134,7 +134,7 @@ export function segmentLegend(...more) {
  * A bar for a segment of an answer.
  *
  * @param {RunSegment} segment
- * @param {string | null} what stands before what the segment is.
+ * @param {string | null} what precedes the kind of the segment.
  * @returns {Bar}
  */
 export function segmentBar({ kind, start, end, outcome }, what) {

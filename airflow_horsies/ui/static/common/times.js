@@ -1,4 +1,4 @@
-// Times in the zone that the user chose in Airflow, and durations.
+// Formats times in the zone that the user selected in Airflow, and durations.
 
 import { h } from "./dom.js";
 

@@ -1,4 +1,4 @@
-// What can be done with a task instance: cancel its horsies tasks, run it again.
+// The actions of a task instance: cancel its horsies tasks, rerun it.
 
 /** @import { Cancelled, CancelOutcome } from "../payloads.d.ts" */
 /** @import { ClearedInstance } from "../common/clearing.js" */
@@ -15,22 +15,22 @@ const LISTED = 10;
 /** @type {Record<CancelOutcome, string>} */
 const OUTCOMES = {
   CANCELLED: "cancelled",
-  ALREADY_CANCELLED: "cancelled before",
-  ALREADY_FINISHED: "had ended before",
-  STILL_WANTED: "left, as another task instance shares it",
-  REQUESTED: "cancelled as soon as horsies can",
+  ALREADY_CANCELLED: "already cancelled",
+  ALREADY_FINISHED: "already ended",
+  STILL_WANTED: "kept, because another task instance shares it",
+  REQUESTED: "will be cancelled as soon as horsies can record it",
 };
 
 /**
- * @param {number | null} position of the item; null cancels everything that lives.
- * @param {string} what is cancelled, in words.
+ * @param {number | null} position of the item; null cancels all live tasks.
+ * @param {string} what is cancelled, as text.
  * @param {() => void} look
  */
 export function askCancel(position, what, look) {
-  const explanation = `${what} is cancelled, and what runs of it is stopped. ` +
-    "The task in Airflow then ends as the DAG says for cancelled work (on_cancelled).";
+  const explanation = `This cancels ${what} and stops running attempts. ` +
+    "The Airflow task then fails or is skipped, as on_cancelled of its operator says.";
   confirmAction({
-    title: "Cancel?",
+    title: `Cancel ${what}?`,
     content: h("p", {}, explanation),
     action: "Cancel it",
     danger: true,
@@ -49,10 +49,10 @@ function describeOutcomes(outcomes) {
   return found.map(([outcome, count]) => `${number(count)} ${OUTCOMES[outcome]}`).join(", ");
 }
 
-/** @param {() => void} restart shows what is submitted anew. */
+/** @param {() => void} restart shows the newest submission. */
 export async function askRerun(restart) {
   const content = confirmAction({
-    title: "Rerun?",
+    title: "Rerun the task instance?",
     content: h("p", { class: "quiet" }, "Asking Airflow what it would clear…"),
     action: "Clear and rerun",
     act: async () => {
@@ -73,9 +73,9 @@ export async function askRerun(restart) {
 /** @param {ClearedInstance[]} affected */
 function describeAffected(affected) {
   const explanation =
-    `Airflow clears ${plural(affected.length, "task instance")}, and the DAG run goes on from here. ` +
-    "A new life of the task begins: its work is submitted anew.";
-  const items = affected.slice(0, LISTED).map((each) => h("li", {}, instanceName(each), " ", badge(each.state)));
+    `Airflow clears ${plural(affected.length, "task instance")}, and the DAG run continues from here. ` +
+    "A new life of the task instance begins, and its horsies tasks are sent again.";
+  const items = affected.slice(0, LISTED).map((item) => h("li", {}, instanceName(item), " ", badge(item.state)));
   return [
     h("p", {}, explanation),
     h("ul", {}, items),

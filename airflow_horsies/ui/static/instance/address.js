@@ -1,11 +1,11 @@
-// The task instance in the page's address, and where the server answers for it.
+// The task instance in the page's address, and the address of its API.
 
 /** @import { TaskInstanceKey } from "../payloads.d.ts" */
 
 import { horsies } from "../common/site.js";
 
 /**
- * What is looked at: a position of a batch, and one of its submissions; without life and round the newest.
+ * What the page shows: a position of a batch and one of its submissions; without life and round, the newest.
  *
  * @typedef {object} Shown
  * @property {number} position

@@ -1,9 +1,10 @@
 // The attempts of one submission.
 
-/** @import { AttemptValues, Submission } from "../payloads.d.ts" */
+/** @import { Attempt, Submission } from "../payloads.d.ts" */
 
 import { since } from "../common/clock.js";
 import { h, table } from "../common/dom.js";
+import { errorCode } from "../common/links.js";
 import { badge, bytes, isLive, number } from "../common/text.js";
 import { duration, time } from "../common/times.js";
 import { worker } from "./facts.js";
@@ -13,13 +14,13 @@ const COLUMNS = ["#", "Outcome", "Started", "Duration", "Where", "Error"];
 /** @param {Submission} submission */
 export function attempts({ attempts, task }) {
   if (!attempts.length) {
-    const why = isLive(task?.state) ? "No worker has begun it yet." : "No attempt was made at it.";
+    const why = isLive(task?.state) ? "No worker has started the task yet." : "There was no attempt.";
     return [h("h2", {}, "Attempts"), h("p", { class: "quiet" }, why)];
   }
   return [h("h2", {}, "Attempts"), table(COLUMNS, attempts.map(attemptRows), { id: "attempts" })];
 }
 
-/** @param {AttemptValues} attempt */
+/** @param {Attempt} attempt */
 function attemptRows(attempt) {
   const isRunning = attempt.finished_at === null && attempt.outcome === "RUNNING";
   return [
@@ -37,10 +38,10 @@ function attemptRows(attempt) {
   ];
 }
 
-/** @param {{ error_code: string | null, error_message: string | null }} failed */
-export function errorCell({ error_code, error_message }) {
+/** @param {{ error_code: string | null, error_message: string | null, error_url: string | null }} failed */
+export function errorCell({ error_code, error_message, error_url }) {
   if (!error_code) return "–";
-  return [h("strong", {}, error_code), h("div", { class: "message" }, error_message ?? "")];
+  return [errorCode(error_code, error_url), h("div", { class: "message" }, error_message ?? "")];
 }
 
 /** @param {[string, unknown][]} metrics */

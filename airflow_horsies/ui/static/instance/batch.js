@@ -62,7 +62,7 @@ export class BatchPanel {
       h(
         "p",
         { class: "pager" },
-        this.#turner("before", "← Before", -1),
+        this.#turner("before", "← Previous", -1),
         this.#status,
         this.#turner("next", "Next →", 1),
       ),

@@ -1,4 +1,4 @@
-// Which submission is shown, of which item.
+// Selects the submission and the item to show.
 
 /** @import { Child } from "../common/types.d.ts" */
 /** @import { Instance, Submission } from "../payloads.d.ts" */
@@ -45,11 +45,11 @@ function select(data, selected, choose) {
   const element = h(
     "select",
     { id: "submission", "data-focus": "submission" },
-    data.submissions.map((each, at) =>
+    data.submissions.map((item, at) =>
       h(
         "option",
-        { value: `${each.life} ${each.round}`, selected: each === selected },
-        `${at === 0 ? "Newest: " : ""}${describe(each)}`,
+        { value: `${item.life} ${item.round}`, selected: item === selected },
+        `${at === 0 ? "Newest: " : ""}${describe(item)}`,
       )
     ),
   );

@@ -1,15 +1,16 @@
-// What is known of one submission: its error, its progress, its place and its times.
+// The facts of a submission: its error, progress, worker and times.
 
 /** @import { Child } from "../common/types.d.ts" */
-/** @import { AttemptValues, ProgressValues, Submission, Task } from "../payloads.d.ts" */
+/** @import { Attempt, ProgressValues, Submission, Task } from "../payloads.d.ts" */
 
 import { since, ticking } from "../common/clock.js";
 import { h } from "../common/dom.js";
+import { errorCode } from "../common/links.js";
 import { isLive, number, plural } from "../common/text.js";
 import { duration, fullTime, time } from "../common/times.js";
 
 const PAST_RETENTION =
-  "horsies no longer keeps this task: it is past its retention. What Airflow and its own log know remains.";
+  "This task is past its retention and no longer in the horsies database. Airflow's own log is still available.";
 
 /** @param {Submission} submission */
 export function facts(submission) {
@@ -35,7 +36,7 @@ export function facts(submission) {
 
 /**
  * @param {Task} task
- * @param {AttemptValues | undefined} last
+ * @param {Attempt | undefined} last
  */
 function errorBox(task, last) {
   const failed = last?.error_code && !["RUNNING", "COMPLETED"].includes(last.outcome) ? last : null;
@@ -43,7 +44,7 @@ function errorBox(task, last) {
   return h(
     "div",
     { class: task.state === "COMPLETED" ? "callout" : "callout failed", id: "error" },
-    h("strong", {}, failed?.error_code ?? task.error_code),
+    errorCode(failed?.error_code ?? task.error_code ?? "", (failed ?? task).error_url),
     h("p", {}, failed?.error_message ?? task.failed_reason ?? ""),
   );
 }

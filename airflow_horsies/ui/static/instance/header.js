@@ -1,4 +1,4 @@
-// The head of the page: what it is about, and what can be done with it.
+// The header of the page: the task instance and its actions.
 
 /** @import { Instance, Submission } from "../payloads.d.ts" */
 /** @import { Shown } from "./address.js" */
@@ -36,7 +36,7 @@ export function header(data, submission, shown, { cancel, rerun }) {
         canRerun ? button("rerun", "Rerun", rerun) : null,
       ),
     ),
-    // In Airflow's own page all of this stands above.
+    // Airflow's own page shows all of this above the frame.
     isEmbedded ? null : whereabouts(data, airflowState),
   ];
 }
@@ -61,6 +61,6 @@ function whereabouts(data, airflowState) {
     { class: "quiet" },
     airflowLink(instanceAddress(instance), "Open in Airflow"),
     ` · ${instance.dag_id} · ${instanceName(instance)} · ${instance.run_id} · in Airflow `,
-    airflowState ? badge(airflowState) : data.tries.length ? "no state yet" : "no longer there",
+    airflowState ? badge(airflowState) : data.tries.length ? "no state yet" : "no longer exists",
   );
 }

@@ -7,15 +7,15 @@ import { number, plural } from "../common/text.js";
 import { clockTime, fullTime } from "../common/times.js";
 
 const MOST_LINES = 5000;
-const MAY_NOT_READ = "Your role in Airflow does not allow you to read logs of this DAG.";
-const NOT_BEGUN = "Nothing is written before an attempt begins.";
+const MAY_NOT_READ = "Your role in Airflow does not allow you to read the logs of this DAG.";
+const NOT_BEGUN = "There are no log lines until an attempt starts.";
 const NOTHING_WRITTEN =
-  "Nothing is written here: the attempts wrote nothing yet, or their worker does not use airflow_horsies.worker.";
+  "There are no log lines: the attempts have written nothing yet, or their worker does not use airflow_horsies.worker.";
 
 export class LogPanel {
-  /** The last line that is here. */
+  /** The last line that was read. */
   seen = { attempt: 0, number: 0 };
-  /** Raised with every restart: lines that were asked for before are of another log. */
+  /** Increased with every restart: lines requested before it belong to another log. */
   generation = 0;
 
   #dropped = 0;
@@ -35,7 +35,7 @@ export class LogPanel {
     this.#filter.addEventListener("input", () => this.#sift());
     this.#attempt.addEventListener("change", () => this.#sift());
     this.#follow.addEventListener("change", () => this.#scroll());
-    // Who scrolls up wants to read, and who scrolls to the end to follow.
+    // Scrolling up stops following, and scrolling to the end starts it.
     this.#lines.addEventListener("scroll", () => {
       const { scrollHeight, scrollTop, clientHeight } = this.#lines;
       if (!this.#scrolling) this.#follow.checked = scrollHeight - scrollTop - clientHeight < 8;
@@ -71,7 +71,7 @@ export class LogPanel {
   show({ attempts }, { mayRead, download }) {
     this.#hasBegun = attempts.length > 0;
     this.#mayRead = mayRead;
-    this.#offerAttempts(attempts.map((each) => String(each.attempt)));
+    this.#offerAttempts(attempts.map(({ attempt }) => String(attempt)));
     this.#download.setAttribute("href", download);
     this.#showStatus();
   }
@@ -79,12 +79,12 @@ export class LogPanel {
   /** @param {string[]} numbers */
   #offerAttempts(numbers) {
     this.#attempt.hidden = numbers.length < 2;
-    const offered = [...this.#attempt.options].slice(1).map((each) => each.value);
+    const offered = [...this.#attempt.options].slice(1).map((option) => option.value);
     if (offered.join() === numbers.join()) return;
     const before = this.#attempt.value;
     this.#attempt.replaceChildren(
       h("option", { value: "" }, "All attempts"),
-      ...numbers.map((each) => h("option", { value: each }, `Attempt ${each}`)),
+      ...numbers.map((attempt) => h("option", { value: attempt }, `Attempt ${attempt}`)),
     );
     this.#attempt.value = numbers.includes(before) ? before : "";
   }
@@ -140,24 +140,24 @@ export class LogPanel {
   #describe(total) {
     if (!this.#mayRead) return MAY_NOT_READ;
     if (!total) return this.#hasBegun ? NOTHING_WRITTEN : NOT_BEGUN;
-    const matching = this.#elements().filter((each) => !each.hidden).length;
+    const matching = this.#elements().filter((element) => !element.hidden).length;
     return matching < total ? `${number(matching)} of ${plural(total, "line")}` : "";
   }
 
   #describeDropped() {
     if (!this.#dropped) return "";
-    return `The first ${plural(this.#dropped, "line")} are not shown; the download has them all.`;
+    return `The first ${plural(this.#dropped, "line")} are not shown. The download contains all lines.`;
   }
 }
 
 /**
- * Control characters as the pictures Unicode has for them: an escape sequence is shown, not obeyed.
+ * Replaces control characters by their Unicode pictures: an escape sequence is shown, not interpreted.
  *
  * @param {string} text
  */
 function visible(text) {
   return text
     // deno-lint-ignore no-control-regex
-    .replace(/[\u0000-\u0008\u000a-\u001f]/g, (each) => String.fromCharCode(0x2400 + each.charCodeAt(0)))
+    .replace(/[\u0000-\u0008\u000a-\u001f]/g, (char) => String.fromCharCode(0x2400 + char.charCodeAt(0)))
     .replaceAll("\u007f", "\u2421");
 }

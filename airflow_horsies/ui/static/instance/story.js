@@ -1,4 +1,4 @@
-// The tries of Airflow and the submissions, on one clock.
+// Airflow's tries and the submissions on one time axis.
 
 /** @import { Instance, Try } from "../payloads.d.ts" */
 /** @import { Bar, Row } from "../common/timeline.js" */
@@ -21,9 +21,9 @@ export function story({ tries, submissions }) {
     rows.push({ label: `life ${life}, round ${round}`, bars });
   }
   if (!rows.length) return [];
-  const starts = [...submissions.map((each) => each.submitted_at), ...tryBars.map((bar) => bar.start)];
-  const isAnyLost = tries.some((each) => each.started_at && each.state === "lost") ||
-    submissions.some((each) => each.segments.some((segment) => segment.outcome === "LOST"));
+  const starts = [...submissions.map((item) => item.submitted_at), ...tryBars.map((bar) => bar.start)];
+  const isAnyLost = tries.some((item) => item.started_at && item.state === "lost") ||
+    submissions.some((item) => item.segments.some((segment) => segment.outcome === "LOST"));
   return [
     h("h2", {}, "Timeline"),
     timeline(rows, Math.min(...starts.map((start) => Date.parse(start)))),
@@ -32,12 +32,12 @@ export function story({ tries, submissions }) {
 }
 
 /**
- * @param {Try} each
+ * @param {Try} item
  * @returns {Bar[]}
  */
 function tryBar({ try_number, state, started_at, ended_at }) {
   if (!started_at) return [];
   const end = ended_at ?? (OVER.includes(state ?? "") ? started_at : null);
-  const what = state === "lost" ? "lost: Airflow keeps no record of it" : state ?? "no state";
+  const what = state === "lost" ? "lost: Airflow has no record of it" : state ?? "no state";
   return [{ start: started_at, end, className: `try ${state ?? ""}`, text: `try ${try_number}, ${what}` }];
 }

@@ -9,8 +9,8 @@ import { isLive } from "../common/text.js";
 
 const MAY_NOT_READ = "Your role in Airflow does not allow you to see arguments and results.";
 const NOT_KEPT =
-  "Nobody keeps them any more: horsies drops the arguments of a finished task, unless the operator has " +
-  "retain_input=True, and Airflow keeps those that the newest try rendered.";
+  "The arguments are no longer stored. horsies drops the arguments of a finished task unless the operator sets " +
+  "retain_input=True, and Airflow only keeps those of the newest try.";
 
 export class ValuesPanel {
   /** @type {string | null} */
@@ -56,7 +56,7 @@ function panels({ kwargs, kwargs_note, result, error_data, traceback }, { task }
   const isOver = task && !isLive(task.state);
   return [
     panel("Input", "input", kwargs, { otherwise: NOT_KEPT, note: kwargs_note }),
-    panel("Result", "result", result, { otherwise: isOver ? "It has no result." : "Not yet." }),
+    panel("Result", "result", result, { otherwise: isOver ? "The task has no result." : "There is no result yet." }),
     error_data ? panel("Error data", "error-data", error_data) : null,
     traceback ? panel("Traceback", "traceback", traceback) : null,
   ];

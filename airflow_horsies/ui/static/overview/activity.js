@@ -1,4 +1,4 @@
-// What happened last.
+// The latest events.
 
 /** @import { Event } from "../payloads.d.ts" */
 
@@ -10,10 +10,10 @@ import { clockTime } from "../common/times.js";
 /** @param {Event[]} events */
 export function activity(events) {
   return [
-    h("h2", {}, "Just now"),
+    h("h2", {}, "Recent activity"),
     events.length
       ? h("ol", { class: "feed" }, events.map(entry))
-      : h("p", { class: "quiet" }, "Nothing has happened yet."),
+      : h("p", { class: "quiet" }, "There are no events yet."),
   ];
 }
 
@@ -32,7 +32,7 @@ function entry({ at, what, task_name, error_code, instance, count }) {
       count > 1 ? quiet(` × ${number(count)}`) : null,
       what === "failed, will be retried" ? quiet(" will be retried") : null,
       error_code ? quiet(` ${error_code}`) : null,
-      quiet(` · ${instance ? instance.dag_id : "not sent by a task of Airflow"}`),
+      quiet(` · ${instance ? instance.dag_id : "not sent by an Airflow task"}`),
     ),
   );
 }

@@ -7,9 +7,10 @@ import { h, table } from "../common/dom.js";
 import { badge, bytes, number, plural } from "../common/text.js";
 import { duration } from "../common/times.js";
 
-const NO_QUEUE = "No task waits and no worker is there. Start one with: python -m airflow_horsies.worker my_tasks:app";
+const NO_QUEUE =
+  "There are no waiting tasks and no workers. Start a worker with: python -m airflow_horsies.worker my_tasks:app";
 const QUEUE_COLUMNS = ["Queue", "Waiting", "Delayed", "Running", "Oldest waiting", "Ended per minute", "Served by"];
-const WORKER_COLUMNS = ["Worker", "State", "Queues", "Load", "Memory", "CPU", "Up for", "Heard of"];
+const WORKER_COLUMNS = ["Worker", "State", "Queues", "Load", "Memory", "CPU", "Uptime", "Last seen"];
 
 /** @param {Queue[]} found */
 export function queues(found) {
@@ -19,7 +20,7 @@ export function queues(found) {
 
 /** @param {Queue} queue */
 function queueRow(queue) {
-  const nobody = h("span", { class: queue.ready ? "failed" : "quiet" }, "nobody");
+  const none = h("span", { class: queue.ready ? "failed" : "quiet" }, "no worker");
   return h(
     "tr",
     {},
@@ -29,13 +30,13 @@ function queueRow(queue) {
     h("td", {}, number(queue.running + queue.claimed)),
     h("td", {}, queue.oldest_ready_at ? since(queue.oldest_ready_at) : "–"),
     h("td", {}, number(queue.per_minute)),
-    h("td", {}, queue.served_by ? plural(queue.served_by, "worker") : nobody),
+    h("td", {}, queue.served_by ? plural(queue.served_by, "worker") : none),
   );
 }
 
 /** @param {Worker[]} found */
 export function workers(found) {
-  const none = "No worker was heard of in the last hour.";
+  const none = "No worker was seen in the last hour.";
   if (!found.length) return [h("h2", {}, "Workers"), h("p", { class: "quiet" }, none)];
   return [h("h2", {}, "Workers"), table(WORKER_COLUMNS, found.map(workerRow))];
 }

@@ -3,7 +3,7 @@
 /** @import { Failure, Failures, NextFailures } from "../payloads.d.ts" */
 
 import { h, table, update } from "../common/dom.js";
-import { instanceLink, instanceName } from "../common/links.js";
+import { errorCode, instanceLink, instanceName } from "../common/links.js";
 import { getJson } from "../common/requests.js";
 import { horsies } from "../common/site.js";
 import { badge, number, plural } from "../common/text.js";
@@ -15,7 +15,7 @@ const MOST_FAILURES = 500;
 const BUSY = ["running", "queued", "scheduled", "deferred"];
 
 export class FailuresPanel {
-  // Older failures that were asked for stay; the newest stretch is read again and again.
+  // Older failures stay once they are read; the newest are read repeatedly.
   /** @type {Failure[]} */
   #newest = [];
   /** @type {Failure[]} */
@@ -41,7 +41,7 @@ export class FailuresPanel {
     this.#look = look;
   }
 
-  /** Reads the newest failures, some of the times that it is called. */
+  /** Reads the newest failures, but not on every call. */
   async refresh() {
     if (this.#rounds % READ_EVERY === 0) await this.#readNewest();
     this.#rounds += 1;
@@ -50,7 +50,7 @@ export class FailuresPanel {
   show() {
     const all = this.#all();
     const keys = new Set(all.map(keyOf));
-    for (const each of this.#chosen) if (!keys.has(each)) this.#chosen.delete(each);
+    for (const chosen of this.#chosen) if (!keys.has(chosen)) this.#chosen.delete(chosen);
     const key = [all, this.#code, [...this.#chosen], this.#next, this.#searchedTo];
     update(this.#place, key, () => this.#content(all));
   }
@@ -103,7 +103,7 @@ export class FailuresPanel {
       codes.size ? this.#groups(codes, all.length) : null,
       matching.length
         ? table(columns, matching.map((failure) => this.#row(failure)), { id: "dead-letters" })
-        : h("p", { class: "good" }, "None. Everything that was looked at ended well, or runs again."),
+        : h("p", { class: "good" }, "None. All tasks in this period ended well or run again."),
       this.#searched(),
     ];
   }
@@ -173,15 +173,17 @@ export class FailuresPanel {
     return h(
       "p",
       { class: "quiet" },
-      this.#searchedTo ? ["Looked at what was sent since ", time(this.#searchedTo), ". "] : "",
-      next ? h("button", { type: "button", class: "small", "data-focus": "older", onclick }, "Look further back") : "",
+      this.#searchedTo ? ["Searched the tasks sent since ", time(this.#searchedTo), ". "] : "",
+      next
+        ? h("button", { type: "button", class: "small", "data-focus": "older", onclick }, "Search further back")
+        : "",
     );
   }
 
   /** @param {Failure[]} actable */
   #chooseAll(actable) {
     if (!actable.length) return "";
-    return this.#checkbox(actable, "Choose all", "all");
+    return this.#checkbox(actable, "Select all", "all");
   }
 
   /**
@@ -204,7 +206,7 @@ export class FailuresPanel {
 
   /** @param {Failure} failure */
   #row(failure) {
-    const box = canRerun(failure) ? this.#checkbox([failure], `Choose ${instanceName(failure)}`, keyOf(failure)) : "";
+    const box = canRerun(failure) ? this.#checkbox([failure], `Select ${instanceName(failure)}`, keyOf(failure)) : "";
     return h(
       "tr",
       {},
@@ -213,12 +215,16 @@ export class FailuresPanel {
       h(
         "td",
         {},
-        h("strong", {}, codeOf(failure)),
+        errorCode(codeOf(failure), failure.error_url),
         h("div", { class: "message" }, failure.error_message ?? ""),
       ),
       h("td", {}, failure.attempts),
       h("td", {}, time(failure.finished_at)),
-      h("td", {}, failure.exists ? badge(failure.airflow_state ?? "cleared") : h("span", { class: "quiet" }, "gone")),
+      h(
+        "td",
+        {},
+        failure.exists ? badge(failure.airflow_state ?? "cleared") : h("span", { class: "quiet" }, "deleted"),
+      ),
     );
   }
 }

@@ -1,4 +1,4 @@
-// Figures over time, and the reports that tasks made.
+// Figures over time, and the reports of tasks.
 
 /** @import { Bucket, Overview, Report } from "../payloads.d.ts" */
 
@@ -68,6 +68,6 @@ function reportItem({ name, start, end, made_at, url }) {
     "li",
     {},
     h("a", { href: url }, `${name}, `, time(start), " to ", time(end)),
-    h("span", { class: "quiet" }, " made ", time(made_at)),
+    h("span", { class: "quiet" }, " created ", time(made_at)),
   );
 }

@@ -1,4 +1,4 @@
-// Running chosen task instances again.
+// Reruns selected task instances.
 
 /** @import { Failure } from "../payloads.d.ts" */
 
@@ -19,8 +19,8 @@ export function askRerun(chosen, done) {
   confirmAction({
     title: `Rerun ${plural(chosen.length, "task instance")}?`,
     content: [
-      h("p", {}, "Airflow clears each of them with what is downstream of it, and their DAG runs go on from there."),
-      h("ul", {}, chosen.slice(0, LISTED).map((each) => h("li", {}, `${each.dag_id}: ${instanceName(each)}`))),
+      h("p", {}, "Airflow clears failure of them and its downstream tasks, and their DAG runs continue from there."),
+      h("ul", {}, chosen.slice(0, LISTED).map((failure) => h("li", {}, `${failure.dag_id}: ${instanceName(failure)}`))),
       chosen.length > LISTED ? h("p", { class: "quiet" }, `and ${number(chosen.length - LISTED)} more`) : "",
     ],
     action: "Clear and rerun",
@@ -41,14 +41,16 @@ async function clearAll(chosen, say) {
   const cleared = [];
   /** @type {string[]} */
   const problems = [];
-  for (const [at, each] of chosen.entries()) {
+  for (const [at, failure] of chosen.entries()) {
     say(`Clearing ${at + 1} of ${chosen.length}…`);
     try {
-      await clearInstance(each, { dry: false });
-      cleared.push(each);
+      await clearInstance(failure, { dry: false });
+      cleared.push(failure);
     } catch (error) {
       const { status, message } = asProblem(error);
-      problems.push(`${instanceName(each)}: ${status === 403 ? "your role in Airflow does not allow it" : message}`);
+      problems.push(
+        `${instanceName(failure)}: ${status === 403 ? "your role in Airflow does not allow this" : message}`,
+      );
     }
   }
   return { cleared, problems };
@@ -61,5 +63,5 @@ async function clearAll(chosen, say) {
 function describe(cleared, problems) {
   const text = `${plural(cleared, "task instance")} cleared; Airflow runs ${cleared === 1 ? "it" : "them"} again.`;
   if (!problems.length) return text;
-  return h("span", {}, text, h("ul", {}, problems.slice(0, LISTED).map((each) => h("li", {}, each))));
+  return h("span", {}, text, h("ul", {}, problems.slice(0, LISTED).map((failure) => h("li", {}, failure))));
 }
