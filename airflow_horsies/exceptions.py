@@ -44,10 +44,10 @@ class HorsiesError(Exception):
 
 
 class InvalidTask(HorsiesError, ValueError):
-    """A value the caller gave cannot become a task; ``field`` names it."""
+    """A value from the caller cannot become a task; ``field`` names it, ``problem`` is the clause that follows."""
 
     def __init__(self, field: str, problem: str) -> None:
-        super().__init__(f"{field}: {problem}")
+        super().__init__(f"{field}: {problem.removesuffix('.')}.")
         self.field = field
         self.problem = problem
 

@@ -274,7 +274,7 @@ def _migrate_in_the_end(make_script: Callable[[], Script[list[Migration]]], *, s
             pause_seconds = backoff.next_pause()
             if time.monotonic() + pause_seconds > gives_up_at:
                 raise
-            log.warning("Migrating the airflow_horsies tables again in %.1f s: %s", pause_seconds, error)
+            log.warning("The airflow_horsies tables are in use. Trying again in %.1f s: %s", pause_seconds, error)
         yield Pause(pause_seconds)
 
 
@@ -287,8 +287,8 @@ def _grants(settings: ClientSettings) -> str:
     args = settings.database.connect_args
     user, database = args.get("user", "the user of this connection"), args.get("dbname", "the database")
     return (
-        "The tables of this provider live in the Postgres schema airflow_horsies. Either let a user who may create "
-        "schemas run 'airflow horsies db migrate' once and grant\n"
+        "The tables of this provider are in the Postgres schema airflow_horsies. Either let a user who may create "
+        "schemas run 'airflow horsies db migrate' once and grant:\n"
         f'  GRANT USAGE ON SCHEMA airflow_horsies TO "{user}";\n'
         f'  GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA airflow_horsies TO "{user}";\n'
         "or let this user create it:\n"
@@ -299,5 +299,5 @@ def _grants(settings: ClientSettings) -> str:
 def canonical_ids(task_ids: Iterable[str]) -> list[str]:
     """Each id once, in its canonical text."""
     if isinstance(task_ids, str):
-        raise InvalidTask("task_ids", "must be a list of ids, not one string")
+        raise InvalidTask("task_ids", "must be a list of ids, not a string")
     return list(dict.fromkeys(require_task_id(task_id) for task_id in task_ids))

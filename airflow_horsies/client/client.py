@@ -152,7 +152,7 @@ class Client:
     def read_lines(self, task_id: str, after: LogCursor | None = None, limit: int = READ_LINES) -> list[LogLine]:
         wanted = require_task_id(task_id)
         if not 1 <= limit <= READ_LINES:
-            raise InvalidTask("limit", f"must be from 1 to {READ_LINES}, not {limit!r}")
+            raise InvalidTask("limit", f"must be an integer from 1 to {READ_LINES}, not {limit!r}")
         read = partial(attempts.read_news, {wanted: after or LogCursor()}, limit=limit)
         news: dict[str, TaskNews] = self.read_ledger(attempts.SINCE, read, otherwise={})
         return list(news[wanted].lines) if wanted in news else []

@@ -61,8 +61,8 @@ def require_known(extra: Mapping[str, Any], connection: str, *, also: Collection
     if unknown:
         raise InvalidTask(
             "extra",
-            f"of {connection} has unknown option(s) {', '.join(unknown)}. Supported are "
-            f"{', '.join(sorted(OWN_EXTRAS))} and the connection options of libpq",
+            f"{connection} has unknown option(s) {', '.join(unknown)}. Supported: "
+            f"{', '.join(sorted(OWN_EXTRAS))}, and the connection options of libpq",
         )
 
 
@@ -70,7 +70,7 @@ def listens(extra: Mapping[str, Any], connection: str) -> bool:
     """Whether notifications wake those who wait; else they poll."""
     listen = extra.get("listen", LISTEN_NOTIFY)
     if listen not in (LISTEN_NOTIFY, LISTEN_POLL):
-        raise InvalidTask("listen", f"in the extra of {connection} must be 'notify' or 'poll', not {listen!r}")
+        raise InvalidTask("listen", f"must be 'notify' or 'poll' in the extra of {connection}, not {listen!r}")
     return bool(listen == LISTEN_NOTIFY)
 
 
@@ -80,7 +80,7 @@ def max_payload_bytes(extra: Mapping[str, Any], connection: str) -> int:
         return int(given)
     except (TypeError, ValueError):
         raise InvalidTask(
-            "max_payload_bytes", f"in the extra of {connection} must be an integer, not {given!r}"
+            "max_payload_bytes", f"must be an integer in the extra of {connection}, not {given!r}"
         ) from None
 
 

@@ -151,7 +151,7 @@ class _Follower:
             if is_connection_lost(error) or connection.closed:
                 raise
             self._has_tables = False
-            log.warning("What tasks write is not shown: %s", error)
+            log.warning("Cannot read the log lines and the progress of tasks: %s", error)
         if not self._has_tables:
             self.due = now + POLL_SECONDS
 
@@ -237,8 +237,8 @@ class Hub:
                     return
                 await _pause(self._reconnecting, error)
             except Exception as error:
-                log.exception("The hub of %s failed", self.database.address)
-                self._fail_all(HorsiesError(f"waiting failed: {type(error).__name__}; see the log of this process"))
+                log.exception("The hub of %s failed.", self.database.address)
+                self._fail_all(HorsiesError(f"Waiting failed: {type(error).__name__}. See the log of this process."))
                 return
 
     def _has_lasted(self) -> bool:
@@ -324,7 +324,7 @@ class Hub:
         except DatabaseUnreachable:
             raise
         except HorsiesError as error:
-            log.warning("Tasks that are to be cancelled are not yet: %s", error)
+            log.warning("Cannot carry out requested cancels yet: %s", error)
             return False
 
     async def _read_states(self, connection: psycopg.AsyncConnection[Any]) -> None:
@@ -402,7 +402,7 @@ class Hub:
 
 async def _pause(backoff: Backoff, error: HorsiesError) -> None:
     seconds = backoff.next_pause()
-    log.warning("Trying again in %.1f s: %s", seconds, error)
+    log.warning("Cannot read the states of tasks. Trying again in %.1f s: %s", seconds, error)
     await asyncio.sleep(seconds)
 
 

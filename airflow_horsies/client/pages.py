@@ -67,7 +67,7 @@ class TimedSession(Session):
 
     def _limited(self, script: Script[T]) -> Script[T]:
         if time.monotonic() >= self._ends_at:
-            raise DatabaseBusy(f"{self.database.address} did not answer in time")
+            raise DatabaseBusy(f"No answer in time from {self.database.address}. Try again later.")
         return (yield from super()._limited(script))
 
     def _open(self) -> Any:

@@ -78,7 +78,7 @@ class Pool:
                         if pause_seconds is None or not asks_for_rerun(error, connection):
                             raise
                 await asyncio.sleep(jittered(pause_seconds))
-        raise AssertionError("the last run returns or raises")
+        raise AssertionError("The last run returns or raises.")
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
@@ -104,8 +104,8 @@ class Pool:
                 await self._turns.acquire()
         except TimeoutError:
             raise DatabaseBusy(
-                f"all {MAX_CONNECTIONS} connections of this process to {self.database.address} were in use for "
-                f"{TURN_SECONDS:.0f} s"
+                f"All {MAX_CONNECTIONS} connections of this process to {self.database.address} have been in use for "
+                f"{TURN_SECONDS:.0f} s. Try again later."
             ) from None
 
     async def _put_back(self, connection: psycopg.AsyncConnection[Any]) -> None:

@@ -86,7 +86,7 @@ def wait(
 
 def wait_timeout(waiting: Collection[str]) -> WaitTimeout:
     return WaitTimeout(
-        f"{len(waiting)} task(s) had not ended in time, {min(waiting)} among them. They go on. Run "
+        f"{len(waiting)} task(s) have not ended in time, {min(waiting)} among them. They are not cancelled. Run "
         "'airflow horsies check' to see whether a live worker serves their queue.",
         task_id=min(waiting),
     )
@@ -153,7 +153,7 @@ def _carry_out_requests(client: Waiting) -> None:
             if client.carry_out_requests() < CANCELS_AT_ONCE:
                 break
     except HorsiesError as error:
-        log.warning("Requested cancels are not carried out yet: %s", error)
+        log.warning("Cannot carry out requested cancels yet: %s", error)
 
 
 def _sleep(seconds: float) -> set[str]:
@@ -176,5 +176,5 @@ def _retry_pause(error: HorsiesError, seconds: float, deadline: float | None) ->
     """How long to wait before connecting again; the error itself when the time is up."""
     if deadline is not None and time.monotonic() + seconds > deadline:
         raise error
-    log.warning("The database cannot be read while waiting. Trying again in %.1f s: %s", seconds, error)
+    log.warning("Cannot read the states of tasks. Trying again in %.1f s: %s", seconds, error)
     return seconds

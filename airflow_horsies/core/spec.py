@@ -82,14 +82,18 @@ class RetryPolicy:
         require(isinstance(values, Mapping), "retry_policy", f"must be a mapping, not {values!r}")
         known = set(cls.__dataclass_fields__)
         unknown = sorted(str(key) for key in values if key not in known)
-        require(not unknown, "retry_policy", f"unknown key(s) {unknown}; known are {sorted(known)}")
+        require(
+            not unknown,
+            "retry_policy",
+            f"has unknown key(s) {', '.join(unknown)}. Supported: {', '.join(sorted(known))}",
+        )
         missing = [key for key in ("intervals", "auto_retry_for") if key not in values]
-        require(not missing, "retry_policy", f"lacks {missing}")
+        require(not missing, "retry_policy", f"is missing {' and '.join(missing)}")
         given = dict(values)
         if given.get("backoff_strategy", "fixed") == "fixed":
             # What is no list of intervals is refused as such, not for its length.
             given.setdefault("max_retries", len(given["intervals"]) if isinstance(given["intervals"], Sequence) else 1)
-        require("max_retries" in given, "retry_policy", "needs max_retries unless it is a fixed policy")
+        require("max_retries" in given, "retry_policy", "needs max_retries, because its backoff_strategy is not fixed")
         return cls(**given)
 
     def __post_init__(self) -> None:
@@ -110,16 +114,16 @@ class RetryPolicy:
             require(
                 len(self.intervals) == self.max_retries,
                 "retry_policy.intervals",
-                f"a fixed policy needs one interval per retry: {self.max_retries} retries, "
-                f"{len(self.intervals)} intervals",
+                f"must contain one interval per retry in a fixed policy, not {len(self.intervals)} for "
+                f"{self.max_retries} retries",
             )
         else:
             require(
                 len(self.intervals) == 1,
                 "retry_policy.intervals",
-                f"an exponential policy needs exactly one base interval, not {len(self.intervals)}",
+                f"must contain exactly one base interval in an exponential policy, not {len(self.intervals)}",
             )
-        require(isinstance(self.jitter, bool), "retry_policy.jitter", f"must be a bool, not {self.jitter!r}")
+        require(isinstance(self.jitter, bool), "retry_policy.jitter", f"must be True or False, not {self.jitter!r}")
         if self.max_delay_seconds is not None:
             require_int("retry_policy.max_delay_seconds", self.max_delay_seconds, 1, 2**31 - 1)
         require(
@@ -186,7 +190,7 @@ class TaskSpec:
         require(
             isinstance(self.retain_rerun_input, bool),
             "retain_rerun_input",
-            f"must be a bool, not {self.retain_rerun_input!r}",
+            f"must be True or False, not {self.retain_rerun_input!r}",
         )
         if self.good_until is not None:
             require(
@@ -197,13 +201,13 @@ class TaskSpec:
             require(
                 self.good_until.utcoffset() is not None,
                 "good_until",
-                "has no time zone, so it names no instant; use for example datetime.now(timezone.utc) + …",
+                "has no time zone. Use an aware datetime, for example datetime.now(timezone.utc) + timedelta(hours=1)",
             )
             require(
                 datetime.min.year < self.good_until.year < datetime.max.year,
                 "good_until",
-                f"is at the end of time ({self.good_until:%Y-%m-%d}), where not every time zone has a date; leave it "
-                "out for a task that never expires",
+                f"is at the limit of the calendar ({self.good_until:%Y-%m-%d}), which some time zones do not have. "
+                "Leave it out for a task that never expires",
             )
             object.__setattr__(self, "good_until", plain_utc(self.good_until))
         if self.delay is not None:
@@ -214,7 +218,7 @@ class TaskSpec:
                 "timeout",
                 f"must be a timedelta, not {type(self.timeout).__name__}",
             )
-            require(self.timeout >= timedelta(seconds=1), "timeout", "must be at least one second")
+            require(self.timeout >= timedelta(seconds=1), "timeout", f"must be at least one second, not {self.timeout}")
         if self.idempotency_key is not None:
             require_text("idempotency_key", self.idempotency_key, max_bytes=MAX_IDEMPOTENCY_KEY_BYTES)
         if self.task_id is not None:

@@ -132,9 +132,9 @@ def batch_task_ids(submissions: Iterable[Submission], *, life: int | None, size:
     if not expected or sorted(latest) != list(range(expected)):
         wanted = "at least one" if size is None else str(size)
         raise TaskNotFound(
-            f"{len(latest)} items of the batch were found in the airflow_horsies tables, where {wanted} had been sent. "
-            "The task instance was cleared since, records are past their retention, or the connection leads to "
-            "another database. Their outcome is unknown; clear the task instance to run them again",
+            f"Found {len(latest)} items of the batch in the airflow_horsies tables, expected {wanted}. The task "
+            "instance has been cleared, the records are past their retention, or the connection leads to another "
+            "database. The outcome of the tasks is unknown. Clear the task instance to run them again.",
             task_id=latest[min(latest)].horsies_task_id if latest else "(none)",
         )
     return [latest[position].horsies_task_id for position in range(expected)]

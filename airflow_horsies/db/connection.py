@@ -42,7 +42,7 @@ def args_of_url(url: str) -> dict[str, Any]:
         except psycopg.Error:
             pass
     # Not from the driver's error, which tells what it could not read, a password among it.
-    raise ValueError("no URL of a Postgres database")
+    raise ValueError("The URL does not name a Postgres database. Use postgresql://USER:PASSWORD@HOST:PORT/DATABASE.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,26 +104,31 @@ class Database:
 
     def _raise(self, error: Exception) -> NoReturn:
         sqlstate = sqlstate_of(error)
-        said = first_line(error)
-        if sqlstate in ("28P01", "28000") or "authentication failed" in said:
-            raise AccessDenied(f"{self.address} refused the log-in: {said}") from error
+        text = first_line(error).removesuffix(".")
+        if sqlstate in ("28P01", "28000") or "authentication failed" in text:
+            raise AccessDenied(f"Cannot log in to {self.address}: {text}. {CHECK_LOGIN}") from error
         if sqlstate == "42501":
-            raise AccessDenied(f"{self.address}: {said}. Ask its owner for the privilege that is named here") from error
+            raise AccessDenied(f"Access denied on {self.address}: {text}. {ASK_FOR_PRIVILEGE}") from error
         if sqlstate == "3D000":
-            raise DatabaseUnreachable(f"{self.address} does not exist: {said}") from error
+            raise DatabaseUnreachable(f"Cannot find {self.address}: {text}. {CHECK_DATABASE}") from error
         if is_connection_lost(error):
-            raise DatabaseUnreachable(f"{self.address} cannot be reached: {said}") from error
+            raise DatabaseUnreachable(f"Cannot reach {self.address}: {text}. {CHECK_SERVER}") from error
         if is_busy(error):
-            raise DatabaseBusy(f"{self.address} refused a statement for now: {said}") from error
+            raise DatabaseBusy(f"Cannot run a statement on {self.address} now: {text}. Try again later.") from error
         if lacks_history_partition(error):
             raise HistoryPartitionMissing(HISTORY_PARTITION_MISSING.format(address=self.address)) from error
-        raise DatabaseError(f"{self.address} refused a statement: {said}") from error
+        raise DatabaseError(f"A statement failed on {self.address}: {text}. {SEE_SERVER_LOG}") from error
 
 
+CHECK_LOGIN = "Check the login and the password of the connection."
+ASK_FOR_PRIVILEGE = "Ask the owner of the database for this privilege."
+CHECK_DATABASE = "Check the database of the connection."
+CHECK_SERVER = "Check that the server runs, and the host and the port of the connection."
+SEE_SERVER_LOG = "See the log of the database server."
 HISTORY_PARTITION_MISSING = (
-    "{address}: horsies' history has no partition for now, so that no task can end or be cancelled. Workers create the "
-    "partitions some days ahead, and none has run for longer than that. Start one ('horsies worker your_module:app'), "
-    "then try again"
+    "The history of horsies has no partition for the current time in {address}, so no task can end or be cancelled. "
+    "Workers create the partitions some days ahead, and no worker has run for longer than that. Start a worker "
+    "('horsies worker your_module:app'), then try again."
 )
 
 

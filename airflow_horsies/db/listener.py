@@ -142,6 +142,7 @@ async def _backend_pid_async(connection: psycopg.AsyncConnection[Any], limits: L
 
 
 LISTEN_THROUGH_POOLER = (
-    "{address} is reached through a connection pooler in transaction mode, where notifications never arrive. Give the "
-    'connection\'s extra a direct way with listen_host and listen_port, or set "listen": "poll" to wait by polling'
+    "Notifications from {address} cannot arrive, because a connection pooler in transaction mode is in between. Set "
+    "listen_host and listen_port in the connection's extra to the address of the Postgres server itself, or set "
+    '"listen": "poll" to wait by polling.'
 )

@@ -56,7 +56,7 @@ class Session:
                 except BaseException:
                     _roll_back(connection)
                     raise
-        raise AssertionError("the last run returns or raises")
+        raise AssertionError("The last run returns or raises.")
 
     def close(self) -> None:
         connection, self._connection = self._connection, None

@@ -176,5 +176,8 @@ def _decode_metrics(text: str) -> dict[str, Any]:
     except ValueError:
         metrics = None
     if not isinstance(metrics, dict):
-        raise WireError(f"the metrics of an attempt are no JSON object: {text[:200]!r}")
+        raise WireError(
+            f"The metrics of an attempt are not a JSON object: {text[:200]!r}. Use the same release of airflow-horsies "
+            "in Airflow and in its workers."
+        )
     return metrics

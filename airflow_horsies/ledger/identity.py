@@ -76,9 +76,9 @@ def goes_on_with(submitter: Submitter, newest: Rows) -> bool:
         if row["base_url"] and submitter.base_url and row["base_url"] != submitter.base_url:
             raise NamespaceTaken(
                 f"{submitter.task_instance} was submitted before by the Airflow deployment at {row['base_url']}, "
-                f"and this one is {submitter.base_url}. Deployments that share a horsies database must differ in "
-                f"the 'namespace' of their connection's extra (here it is {submitter.namespace!r}). If this is the "
-                "same deployment under a new URL, run 'airflow horsies db change-base-url'"
+                f"and this deployment is at {submitter.base_url}. Deployments that share a horsies database must "
+                f"differ in the 'namespace' of their connection's extra (here it is {submitter.namespace!r}). If this "
+                "is the same deployment under a new URL, run 'airflow horsies db change-base-url'."
             )
     if not newest:
         return False
@@ -87,16 +87,16 @@ def goes_on_with(submitter: Submitter, newest: Rows) -> bool:
         case Life.SAME:
             if submitter.tried.try_number < last_try(newest):
                 raise StaleSubmission(
-                    f"{submitter.task_instance} was taken for dead in try {submitter.tried.try_number}, and try "
-                    f"{last_try(newest)} asked for {last['horsies_task_id']}; this try submits nothing"
+                    f"{submitter.task_instance} is in try {submitter.tried.try_number}, and try {last_try(newest)} "
+                    f"has already asked for task {last['horsies_task_id']}. This try submits nothing."
                 )
             return True
         case Life.NEWER:
             return False
         case Life.OLDER:
             raise StaleSubmission(
-                f"{submitter.task_instance} has been cleared since, or its run was made again, and the newer one has "
-                f"submitted {last['horsies_task_id']}; this try submits nothing"
+                f"{submitter.task_instance} has been cleared, or its DAG run was created again, and the newer life has "
+                f"submitted task {last['horsies_task_id']}. This try submits nothing."
             )
 
 

@@ -61,8 +61,8 @@ def asks_for_next_round(task_id: str, state: TaskState | None) -> bool:
     match state:
         case None:
             raise TaskNotFound(
-                f"horsies no longer keeps task {task_id}, which this task instance sent: it is past its retention, "
-                "so its outcome is unknown. Clear the task instance to run it again",
+                f"Task {task_id}, which this task instance sent, is past its retention in horsies, so its outcome is "
+                "unknown. Clear the task instance to run it again.",
                 task_id=task_id,
             )
         case TaskState.PENDING | TaskState.CLAIMED | TaskState.RUNNING | TaskState.COMPLETED:
@@ -109,7 +109,8 @@ def _require_same_work(wire: Wire, item: Round, command: FoundCommand) -> Script
     if task is None or task.kwargs is None or work_of(task.task_name, task.kwargs) == item.item.work:
         return
     raise TaskIdTaken(
-        f"a task with the id {item.task.id} exists already and was sent with other arguments",
+        f"A task with the id {item.task.id} already exists, with other arguments. Clear the task instance to send it "
+        "under another id.",
         task_id=item.task.id,
         queue=item.task.queue_name,
     )

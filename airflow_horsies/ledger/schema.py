@@ -104,8 +104,9 @@ def require_migrated() -> Script[list[Migration]]:
     require_writable(version)
     if version.number < latest_version():
         raise LedgerOutdated(
-            f"the airflow_horsies tables are at version {version.number}, and this release needs {latest_version()}. "
-            "They are not migrated by themselves here ([horsies] auto_migrate is off): run 'airflow horsies db migrate'"
+            f"The airflow_horsies tables are at version {version.number}, and this release needs {latest_version()}. "
+            "They are not migrated automatically, because [horsies] auto_migrate is off. Run 'airflow horsies db "
+            "migrate'."
         )
     return []
 
@@ -114,7 +115,7 @@ def require_writable(version: LedgerVersion) -> None:
     """A newer ledger is written as long as it says that this release still may."""
     if version.min_writer > latest_version():
         raise LedgerNewer(
-            f"the airflow_horsies tables are at version {version.number}, and this release knows only "
-            f"{latest_version()}: it can read and cancel, but not submit. Upgrade airflow-horsies here to the release "
-            "that migrated them"
+            f"The airflow_horsies tables are at version {version.number}, and this release supports only "
+            f"{latest_version()}. It can read and cancel, but not submit. Upgrade airflow-horsies to the release that "
+            "migrated them."
         )

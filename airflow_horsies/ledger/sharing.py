@@ -70,7 +70,8 @@ def _find_candidates(
         holder = holders[item.task.id]
         if not holder.is_same_command and (yield from _work_of(wire, holder.task_id)) != item.item.work:
             raise TaskIdTaken(
-                f"the idempotency key belongs to task {holder.task_id}, which was sent with other arguments",
+                f"The idempotency key belongs to task {holder.task_id}, which was sent with other arguments. Use "
+                "another key.",
                 task_id=holder.task_id,
             )
     rows = yield Statement(sql_text(PACKAGE, "find_shared"), {"digests": [item.key_digest for item in keyed]})

@@ -39,7 +39,7 @@ def submit_tasks(
     :param can_cancel: False where horsies cannot record a cancelled task now: the cancels are carried out later.
     """
     if any(task.id_is_given for task in tasks):
-        raise InvalidTask("task_id", "is derived from the task instance when submitting; leave it out")
+        raise InvalidTask("task_id", "is derived from the task instance when submitting. Leave it out")
     items = list(items_of(tasks))
     yield from lock_task_instance(submitter.namespace, submitter.task_instance)
     # Before what somebody may share is let go of: whoever shares it locks in this order, too.

@@ -108,12 +108,12 @@ def judge_worker(
     """A worker migrates the schema before it starts, so one that started before an upgrade is older than it."""
     if KNOWN_SETTING in settings:
         if schema.generation is Generation.MOVED and SETTING_UP_TO_0_4 in settings:
-            return OutdatedWorker(worker_id=worker_id, evidence="it is of horsies 0.4 or older", is_useless=True)
+            return OutdatedWorker(worker_id=worker_id, evidence="it runs horsies 0.4 or older", is_useless=True)
         for setting, since in SETTINGS_SINCE.items():
             if schema.version is not None and schema.version >= since and setting not in settings:
                 evidence = f"it does not know the setting {setting}"
                 return OutdatedWorker(worker_id=worker_id, evidence=evidence, is_useless=False)
     if upgraded_at is not None and started_at < upgraded_at - CLOCK_TOLERANCE:
-        evidence = f"it runs since {started_at:%Y-%m-%d %H:%M:%S %Z}, before the schema was upgraded"
+        evidence = f"it has run since {started_at:%Y-%m-%d %H:%M:%S %Z}, before the schema was upgraded"
         return OutdatedWorker(worker_id=worker_id, evidence=evidence, is_useless=False)
     return None

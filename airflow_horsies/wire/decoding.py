@@ -53,7 +53,9 @@ def decode_state(task_id: str, status: str) -> TaskState:
     try:
         return TaskState(status)
     except ValueError:
-        raise WireError(f"task {task_id} has the status {status!r}, which this release does not know") from None
+        raise WireError(
+            f"Task {task_id} has the status {status!r}, which this release does not know. Upgrade airflow-horsies."
+        ) from None
 
 
 def decode_command(row: Row) -> bytes | tuple[object, ...]:
@@ -81,7 +83,7 @@ def decode_kwargs(task_id: str, text: str | None, rerun_input: str | None) -> Ma
     else:
         return None
     if not isinstance(kwargs, dict):
-        raise WireError(f"the kwargs of task {task_id} are not a JSON object")
+        raise _unreadable(f"The kwargs of task {task_id} are not a JSON object.")
     return kwargs
 
 
@@ -91,12 +93,12 @@ def decode_result(task_id: str, text: str | None, *, error_code: str | None) -> 
         return None
     envelope = _loads(task_id, "result", text)
     if not isinstance(envelope, dict) or not any(envelope.get(mark) for mark in ENVELOPE_MARKS):
-        raise WireError(f"the result of task {task_id} is not a horsies result envelope")
+        raise _unreadable(f"The result of task {task_id} is not a horsies result envelope.")
     err = envelope.get("err")
     if err is None:
         return TaskResult(ok=envelope.get("ok"))
     if not isinstance(err, dict):
-        raise WireError(f"the error of task {task_id} is not a JSON object")
+        raise _unreadable(f"The error of task {task_id} is not a JSON object.")
     return TaskResult(
         error=TaskFailure(
             error_code=error_code or _plain_code(err.get("error_code")),
@@ -113,7 +115,7 @@ def decode_attempts(task_id: str, text: str | None) -> tuple[Attempt, ...]:
         return ()
     rows = _loads(task_id, "attempts", text)
     if not isinstance(rows, list) or not all(isinstance(row, list) and len(row) == ATTEMPT_FIELDS for row in rows):
-        raise WireError(f"the attempts of task {task_id} are not rows of {ATTEMPT_FIELDS} fields")
+        raise _unreadable(f"The attempts of task {task_id} are not rows of {ATTEMPT_FIELDS} fields.")
     return tuple(
         Attempt(
             number=number,
@@ -183,11 +185,15 @@ def _exception(value: Any) -> TaskException | None:
     )
 
 
-def _loads(task_id: str, what: str, text: str) -> Any:
+def _loads(task_id: str, column: str, text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:
-        raise WireError(f"the {what} of task {task_id} are not valid JSON") from None
+        raise _unreadable(f"The {column} of task {task_id} cannot be read as JSON.") from None
+
+
+def _unreadable(problem: str) -> WireError:
+    return WireError(f"{problem} Upgrade airflow-horsies if a newer release of horsies wrote it.")
 
 
 def _utc(instant: datetime | None) -> datetime | None:

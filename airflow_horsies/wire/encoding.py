@@ -194,7 +194,7 @@ def _kwargs_json(kwargs: dict[str, Any], max_payload_bytes: int) -> str | None:
     try:
         size = len(encoded.encode())
     except UnicodeEncodeError:
-        raise InvalidTask("kwargs", "hold a lone surrogate, which is not valid text") from None
+        raise InvalidTask("kwargs", "contain a lone surrogate, which is not valid text. Remove it") from None
     if size > max_payload_bytes:
         raise InvalidTask(
             "kwargs",
@@ -240,7 +240,7 @@ def _retry_policy(policy: RetryPolicy) -> dict[str, Any]:
 def _json_value(value: Any, path: str, depth: int = 0) -> Any:
     """The plain JSON form of a value. Tuples become lists; anything else JSON lacks is refused."""
     if depth > MAX_NESTING:
-        raise InvalidTask("kwargs", f"are nested more than {MAX_NESTING} deep, or contain themselves")
+        raise InvalidTask("kwargs", f"are nested more than {MAX_NESTING} deep, or contain themselves. Flatten them")
     # bool, str and int by exact type or plain subclass: an Enum's or numpy's own type would not survive.
     match value:
         case None | bool():
@@ -249,25 +249,25 @@ def _json_value(value: Any, path: str, depth: int = 0) -> Any:
             return str.__str__(value)
         case int():
             if value.bit_length() > MAX_INTEGER_BITS:
-                raise InvalidTask(path, f"is a whole number of {value.bit_length()} bits; pass it as a string")
+                raise InvalidTask(path, f"is an integer of {value.bit_length()} bits. Pass it as a string")
             return int(value)
         case float():
             if not math.isfinite(value):
-                raise InvalidTask(path, f"is {value!r}, which JSON does not have; pass None or a string")
+                raise InvalidTask(path, f"is {value!r}, which JSON cannot represent. Pass None or a string")
             return float(value)
         case list() | tuple():
             return [_json_value(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(value)]
         case Mapping():
             return {_json_key(key, path): _json_value(item, f"{path}.{key}", depth + 1) for key, item in value.items()}
-    hint = "; pass value.isoformat()" if hasattr(value, "isoformat") else ""
-    raise InvalidTask(path, f"is of type {type(value).__name__}, which JSON does not have{hint}")
+    hint = "Pass value.isoformat()" if hasattr(value, "isoformat") else "Pass a JSON value"
+    raise InvalidTask(path, f"is of type {type(value).__name__}, which JSON cannot represent. {hint}")
 
 
 def _json_key(key: object, path: str) -> str:
     if not isinstance(key, str):
-        raise InvalidTask(path, f"has the key {key!r}; keys must be strings")
+        raise InvalidTask(path, f"has the key {key!r}. Use strings as keys")
     if key.startswith(RESERVED_KEY_PREFIXES) or key in RESERVED_KEYS:
-        raise InvalidTask(path, f"has the key {key!r}, a name that horsies reserves for itself")
+        raise InvalidTask(path, f"has the key {key!r}, which is reserved for horsies. Use another name")
     return key
 
 

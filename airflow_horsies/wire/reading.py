@@ -106,7 +106,7 @@ def list_tasks(
 ) -> Script[TaskPage]:
     """One page, newest first. One row more than asked for tells whether there is a next page."""
     if not 1 <= limit <= MAX_PAGE:
-        raise InvalidTask("limit", f"must be from 1 to {MAX_PAGE}, not {limit!r}")
+        raise InvalidTask("limit", f"must be an integer from 1 to {MAX_PAGE}, not {limit!r}")
     rows = yield wire.list_tasks(
         states=states,
         queue=queue,
@@ -138,7 +138,8 @@ def find_failed(wire: Wire, *, window: int, limit: int, before: PageCursor | Non
 
 def task_not_found(task_id: str) -> TaskNotFound:
     return TaskNotFound(
-        f"there is no task {task_id} in this database: it never existed, or it finished and is past its retention",
+        f"Task {task_id} is not in this database: it never existed, or it has finished and is past its retention. "
+        "Check the id and the database of the connection.",
         task_id=task_id,
     )
 

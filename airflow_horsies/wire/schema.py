@@ -17,9 +17,9 @@ TESTED_RELEASES = "0.1.7 to 0.4.7 and 0.5.0 to 0.5.4"
 # The last of these came with 0.1.6; alphas and betas lack the first.
 REQUIRED_COLUMNS = frozenset({"enqueue_sha", "is_workflow_task", "finalizing_at"})
 CUTOVER_PENDING = (
-    "a horsies 0.5 worker was started on a database of horsies 0.4, and its cutover is pending: finished tasks are "
-    "still in horsies_tasks. Nothing is sent or cancelled until it is done. Finish the offline cutover that "
-    "horsies documents, then try again"
+    "A horsies 0.5 worker was started on a database of horsies 0.4, and the cutover is pending: finished tasks are "
+    "still in horsies_tasks. Nothing is sent or cancelled until the cutover is complete. Complete the offline cutover "
+    "as the horsies documentation describes it, then try again."
 )
 
 
@@ -56,8 +56,8 @@ class Schema:
             raise CutoverPending(CUTOVER_PENDING)
         if self.is_newer_than_tested:
             raise SchemaUnsupported(
-                f"the horsies schema is at version {self.version}, newer than {NEWEST_TESTED_VERSION}, the "
-                "newest this release was tested with; it is read but not written. Upgrade airflow-horsies"
+                f"The horsies schema is at version {self.version}, newer than {NEWEST_TESTED_VERSION}, the newest that "
+                "this release is tested with. It is read but not written. Upgrade airflow-horsies."
             )
 
 
@@ -66,14 +66,14 @@ def detect_schema() -> Script[Schema]:
     (found,) = yield Statement(sql_text("airflow_horsies.wire", "probe_schema"))
     if not found["has_tasks"]:
         raise SchemaMissing(
-            "the database has no table horsies_tasks on its search_path. Start a horsies worker on it once "
-            "('horsies worker your_module:app' creates its tables), or correct the connection's database"
+            "The database has no table horsies_tasks on its search_path. Start a horsies worker on it once "
+            "('horsies worker your_module:app' creates the tables), or correct the database of the connection."
         )
     missing = REQUIRED_COLUMNS - set(found["columns"])
     if missing:
         raise SchemaUnsupported(
-            f"horsies_tasks lacks {', '.join(sorted(missing))}: it belongs to a horsies release older than "
-            f"0.1.6. Supported are {TESTED_RELEASES}; upgrade horsies"
+            f"The table horsies_tasks has no column {', '.join(sorted(missing))}: it belongs to a horsies release "
+            f"older than 0.1.6. Upgrade horsies. Supported releases: {TESTED_RELEASES}."
         )
     is_uuid = found["id_type"] == "uuid"
     if is_uuid and found["holds_live_only"]:

@@ -53,18 +53,20 @@ def enqueue_tasks(wire: Wire, tasks: Sequence[EncodedTask], *, is_rerun: bool = 
         return [task.id for task in tasks]
     repeated = [task_id for task_id, count in Counter(task.id for task in tasks).items() if count > 1]
     if repeated:
-        raise InvalidTask("task_id", f"{repeated[0]} is given more than once; nothing was sent")
+        raise InvalidTask("task_id", f"{repeated[0]} is given more than once. Nothing was sent. Use each id once")
     replayed = yield from replay_idempotency_keys(wire, tasks)
     for task in tasks:
         if task.id in replayed:
             raise TaskIdTaken(
-                f"the idempotency key of {task.task_name} was used before, by task {replayed[task.id]}; "
-                "nothing was sent",
+                f"The idempotency key of {task.task_name} is already in use by task {replayed[task.id]}. Nothing was "
+                "sent. Use another key.",
                 task_id=replayed[task.id],
                 queue=task.queue_name,
             )
     for task_id in (yield from _find_given(wire, tasks)):
-        raise TaskIdTaken(f"a task with the id {task_id} exists already; nothing was sent", task_id=task_id)
+        raise TaskIdTaken(
+            f"A task with the id {task_id} already exists. Nothing was sent. Use another task_id.", task_id=task_id
+        )
     yield from insert_new_tasks(wire, tasks)
     return [task.id for task in tasks]
 
@@ -90,7 +92,7 @@ def require_retention_classes(wire: Wire, keys: Collection[str]) -> Script[None]
         for key in set(keys) - {DEFAULT_RETENTION}:
             raise InvalidTask(
                 "retention",
-                f"{key!r} needs horsies 0.5 or newer; with older ones the workers' settings decide",
+                f"{key!r} needs horsies 0.5 or newer. Leave it out: with older releases the workers' settings decide",
             )
     custom = set(keys) - BUILT_IN_RETENTION
     if not custom:
@@ -99,7 +101,7 @@ def require_retention_classes(wire: Wire, keys: Collection[str]) -> Script[None]
     if unknown := custom - known:
         raise InvalidTask(
             "retention",
-            f"{min(unknown)!r} is not a retention class of this database; known are {', '.join(sorted(known))}",
+            f"{min(unknown)!r} is not a retention class of this database. Use one of {', '.join(sorted(known))}",
         )
 
 
@@ -118,10 +120,10 @@ def claim_idempotency_keys(wire: Wire, tasks: Sequence[EncodedTask]) -> Script[d
     if not wire.supports_idempotency_keys:
         raise InvalidTask(
             "idempotency_key",
-            "needs horsies 0.5 or newer; with this database give the task an id of your own",
+            "needs horsies 0.5 or newer. Set task_id instead with this database",
         )
     if len({task.idempotency_digest for task in keyed}) != len(keyed):
-        raise InvalidTask("idempotency_key", "is given twice for the same task name")
+        raise InvalidTask("idempotency_key", "is given twice for the same task name. Use a different key for each task")
     return {
         row["id"]: EarlierTask(row["task_id"], is_same_command=row["outcome"] == "REPLAY")
         for row in (yield wire.claim_idempotency_keys(keyed))
@@ -135,8 +137,8 @@ def replay_idempotency_keys(wire: Wire, tasks: Sequence[EncodedTask]) -> Script[
     for earlier in claimed.values():
         if not earlier.is_same_command:
             raise TaskIdTaken(
-                f"the idempotency key belongs to task {earlier.task_id}, which was sent with other arguments or "
-                "options",
+                f"The idempotency key belongs to task {earlier.task_id}, which was sent with other arguments or "
+                "options. Use another key.",
                 task_id=earlier.task_id,
             )
     return {task_id: earlier.task_id for task_id, earlier in claimed.items()}
@@ -145,7 +147,7 @@ def replay_idempotency_keys(wire: Wire, tasks: Sequence[EncodedTask]) -> Script[
 def require_same_command(task: EncodedTask, found: FoundCommand) -> None:
     if not is_same_command(task, found):
         raise TaskIdTaken(
-            f"a task with the id {task.id} exists already and was sent with other arguments or options",
+            f"A task with the id {task.id} already exists, with other arguments or options. Use another task_id.",
             task_id=task.id,
             queue=task.queue_name,
         )

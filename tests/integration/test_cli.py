@@ -132,7 +132,7 @@ def test_check_tells_who_waits_and_that_nobody_works(run: Run, database: str, ma
         "claims": "OK",
         "queues": "WARN",
     }
-    assert "no live worker serves 'reports' (2 waiting, the oldest since 20" in checked.findings["queues"][1]
+    assert "No live worker serves 'reports' (2 waiting, the oldest since 20" in checked.findings["queues"][1]
     assert "later" not in checked.findings["queues"][1]
 
 
@@ -176,7 +176,7 @@ def test_check_names_a_view_that_may_not_be_read(
     status, message = checked.findings["ledger"]
     assert status == "FAIL"
     assert message.splitlines() == [
-        "the user of this connection lacks SELECT on airflow_horsies.known_submissions. Run:",
+        "The user of this connection lacks SELECT on airflow_horsies.known_submissions. Run:",
         f"GRANT SELECT ON airflow_horsies.known_submissions TO {role};",
     ]
 
@@ -186,7 +186,7 @@ def test_check_of_a_wrong_password_fails_at_once(run: Run, empty_database: str) 
     assert checked.code == 1
     status, message = checked.findings.pop("connection")
     assert status == "FAIL"
-    assert "refused the log-in" in message and "connection horsies_default" in message
+    assert "Cannot log in" in message and "connection horsies_default" in message
     assert {status for check, status in checked.statuses.items() if check != "connection"} == {"SKIP"}
 
 
@@ -353,7 +353,7 @@ def test_missing_lines_are_explained(run: Run, served_database: str, hook: Horsi
     for follow in ([], ["--follow"]):
         unknown = run(served_database, "logs", "00000000-0000-7000-8000-000000000000", *follow)
         assert unknown.code == 1
-        assert "never existed, or it finished and is past its retention" in unknown.err
+        assert "never existed, or it has finished and is past its retention" in unknown.err
 
 
 def test_pages_of_a_listing_follow_one_another(run: Run, database: str, make_hook: MakeHook) -> None:
@@ -382,7 +382,7 @@ def test_cancel_tells_the_outcome(run: Run, served_database: str, hook: HorsiesH
     assert (finished.code, finished.out) == (0, f"Task {done} had already finished as COMPLETED\n")
     unknown = run(served_database, "cancel", "00000000-0000-7000-8000-000000000000")
     assert unknown.code == 1
-    assert unknown.err.startswith("error: there is no task 00000000-0000-7000-8000-000000000000")
+    assert unknown.err.startswith("error: Task 00000000-0000-7000-8000-000000000000 is not in this database")
 
 
 def test_database_commands_do_what_they_say(run: Run, database: str, make_hook: MakeHook) -> None:

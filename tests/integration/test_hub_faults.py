@@ -175,7 +175,7 @@ def test_waiting_without_an_event_loop_outlives_a_lock(
 
     async def check() -> None:
         async with locked(hook):
-            with pytest.raises(DatabaseBusy, match="refused a statement for now"):
+            with pytest.raises(DatabaseBusy, match="Cannot run a statement"):
                 await asyncio.to_thread(limited.read_task, task_id)
             waiting = asyncio.create_task(asyncio.to_thread(limited.wait, [task_id], timeout_seconds=60))
             await asyncio.sleep(1)

@@ -166,7 +166,7 @@ USELESS = OutdatedWorker(worker_id="w", evidence="it is of horsies 0.4 or older"
             r"task \S+ since .* UTC, worker host:42\. .*restarted",
         ),
         ({"claimed": [claimed("w", minutes=3)] * 7}, "claims", "WARN", "and 2 more"),
-        ({"claimed": [claimed("w", hours=-1), claimed("dead", hours=1)]}, "claims", "OK", "no live worker holds"),
+        ({"claimed": [claimed("w", hours=-1), claimed("dead", hours=1)]}, "claims", "OK", "No live worker holds"),
         ({"is_read_only": True}, "connection", "FAIL", "Point the connection at the primary"),
         ({"clock_offset": timedelta(seconds=4)}, "clock", "OK", "differ by 4.0 s"),
         ({"clock_offset": timedelta(seconds=9)}, "clock", "WARN", "9.0 s behind the database.*NTP"),
@@ -177,10 +177,15 @@ USELESS = OutdatedWorker(worker_id="w", evidence="it is of horsies 0.4 or older"
             {"schema": replace(MOVED, worker_has_started=False)},
             "schema",
             "WARN",
-            "no worker has ever started.*Start one",
+            "No worker has ever started.*Start one",
         ),
         ({"schema": NEWER}, "schema", "FAIL", "Upgrade airflow-horsies"),
-        ({"uncovered": ["default", "week"]}, "schema", "FAIL", "no partition for now.*default, week.*Start one"),
+        (
+            {"uncovered": ["default", "week"]},
+            "schema",
+            "FAIL",
+            "no partition for the current time.*default, week.*Start one",
+        ),
         (
             {"missing": [INSERT, CANCEL]},
             "privileges",
@@ -192,12 +197,12 @@ USELESS = OutdatedWorker(worker_id="w", evidence="it is of horsies 0.4 or older"
         ({"ledger": LATEST + 1}, "ledger", "FAIL", "Upgrade airflow-horsies"),
         ({"ledger": 0, "missing_on_ledger": [INSERT]}, "ledger", "FAIL", r"(?s)lacks.*GRANT INSERT"),
         ({"ledger": AccessDenied("no")}, "ledger", "FAIL", "no"),
-        ({"found_workers": []}, "workers", "WARN", "none was heard of in the last hour.*Start one"),
+        ({"found_workers": []}, "workers", "WARN", "None has reported in the last hour.*Start one"),
         (
             {"found_workers": [replace(WORKER, alive=False)]},
             "workers",
             "WARN",
-            "last was heard of at 2026-03-01 12:00:00",
+            "last one reported at 2026-03-01 12:00:00",
         ),
         ({"found_workers": []}, "worker releases", "SKIP", "no live worker"),
         ({"outdated": [USELESS]}, "worker releases", "FAIL", "host:42: it is of horsies 0.4 or older. Upgrade"),
@@ -236,7 +241,7 @@ def test_nothing_more_is_checked_where_the_database_cannot_be_reached() -> None:
     assert first.status is Status.FAIL
     assert "no such host. Correct host, port" in first.message
     assert {finding.status for finding in rest} == {Status.SKIP}
-    assert {finding.message for finding in rest} == {"not checked, because the check of the connection failed"}
+    assert {finding.message for finding in rest} == {"Not checked, because the check of the connection failed."}
 
 
 def test_what_needs_the_schema_is_skipped_where_there_is_none() -> None:
