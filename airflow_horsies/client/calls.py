@@ -287,11 +287,11 @@ def _grants(settings: ClientSettings) -> str:
     args = settings.database.connect_args
     user, database = args.get("user", "the user of this connection"), args.get("dbname", "the database")
     return (
-        "The tables of this provider are in the Postgres schema airflow_horsies. Either let a user who may create "
+        "The tables of this provider are in the Postgres schema airflow_horsies. Let a user who may create "
         "schemas run 'airflow horsies db migrate' once and grant:\n"
         f'  GRANT USAGE ON SCHEMA airflow_horsies TO "{user}";\n'
         f'  GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA airflow_horsies TO "{user}";\n'
-        "or let this user create it:\n"
+        "Or let this user create the schema:\n"
         f'  GRANT CREATE ON DATABASE "{database}" TO "{user}";'
     )
 

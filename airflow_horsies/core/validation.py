@@ -17,7 +17,7 @@ def require_task_id(value: object) -> str:
     try:
         return str(uuid.UUID(str(value)))
     except ValueError:
-        raise InvalidTask("task_id", f"{value!r} is not a UUID") from None
+        raise InvalidTask("task_id", f"must be a UUID, not {value!r}") from None
 
 
 def require_error_code(name: str, code: object) -> None:

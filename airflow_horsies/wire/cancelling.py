@@ -43,8 +43,8 @@ def cancel_task(
             return CancelOutcome.ALREADY_FINISHED, state
         case "SOURCE_STATE_CONFLICT" if state not in states:
             raise TaskNotCancellable(
-                f"Task {task_id} is {state}, which is none of the states to cancel ({', '.join(sorted(states))}). Add "
-                f"{state} to cancel the task.",
+                f"Task {task_id} is {state}, which is not one of the states to cancel ({', '.join(sorted(states))}). "
+                f"Add {state} to them to cancel the task.",
                 task_id=task_id,
             )
         case "SOURCE_STATE_CONFLICT":

@@ -76,7 +76,7 @@ BAD_SPECS: dict[str, tuple[dict[str, Any], str]] = {
     "too large": ({"kwargs": {"a": "x" * 9_000_000}}, "kwargs: are 9,000,00. bytes.*max_payload_bytes"),
     "unknown retention class": ({"retention": "no_such_class"}, "retention: 'no_such_class'"),
     "retry policy of another type": ({"retry_policy": {"max_retries": 3}}, "retry_policy: must be a RetryPolicy"),
-    "id that is no UUID": ({"task_id": "7"}, "task_id: '7' is not a UUID"),
+    "id that is no UUID": ({"task_id": "7"}, "task_id: must be a UUID, not '7'"),
     "key too long": ({"idempotency_key": "é" * 128}, "idempotency_key: is 256 bytes long. Use at most 255"),
 }
 
@@ -124,7 +124,7 @@ def test_unknown_task_is_told_as_such(hook: HorsiesHook) -> None:
         with pytest.raises(TaskNotFound, match=f"Task {UNKNOWN_ID} is not in this database"):
             call(UNKNOWN_ID)
     assert hook.read_tasks([UNKNOWN_ID]) == {}
-    with pytest.raises(InvalidTask, match="'nonsense' is not a UUID"):
+    with pytest.raises(InvalidTask, match="must be a UUID, not 'nonsense'"):
         hook.read_task("nonsense")
 
 

@@ -246,7 +246,10 @@ def test_worker_of_an_older_generation_is_found_out(
         assert checked.code == 1
         status, message = checked.findings["worker releases"]
         assert status == "FAIL"
-        assert f":{worker.process.pid}: it is of horsies 0.4 or older. Upgrade its horsies and restart it" in message
+        assert (
+            f":{worker.process.pid}: it runs horsies 0.4 or older. They claim tasks and never finish them. Upgrade"
+            in message
+        )
 
 
 def test_worker_that_runs_since_before_an_upgrade_is_found_out(

@@ -100,7 +100,7 @@ def test_waiting_is_by_notifications_unless_polling_is_asked_for(extra: dict[str
 
 
 def test_other_ways_of_waiting_are_refused() -> None:
-    with pytest.raises(InvalidTask, match="connection h must be 'notify' or 'poll', not 'pull'"):
+    with pytest.raises(InvalidTask, match="must be 'notify' or 'poll' in the extra of connection h, not 'pull'"):
         make_hook({"listen": "pull"}).client.can_listen()
 
 

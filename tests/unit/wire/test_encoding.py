@@ -90,7 +90,7 @@ def test_value_becomes_compact_json(value: Any, text: str) -> None:
         (datetime(2026, 1, 1, tzinfo=UTC), "kwargs.x", r"type datetime.*isoformat\(\)"),
         (date(2026, 1, 1), "kwargs.x", r"type date.*isoformat\(\)"),
         ({"when": (date(2026, 1, 1),)}, "kwargs.x.when[0]", "type date"),
-        ({1, 2}, "kwargs.x", r"type set, which JSON cannot represent\. Pass a JSON value$"),
+        ({1, 2}, "kwargs.x", r"type set, which JSON cannot represent\. Pass a JSON value\.$"),
         (b"raw", "kwargs.x", "type bytes"),
         (Decimal("1.5"), "kwargs.x", "type Decimal"),
         (uuid.UUID(int=1), "kwargs.x", "type UUID"),
