@@ -91,7 +91,7 @@ class AsyncClient:
             yield waiter
 
     async def read(self, make_script: WireScript[T]) -> T:
-        return await pool_of(self.settings.database).speak(make_script)
+        return await pool_of(self.settings.database).run_on_wire(make_script)
 
     async def drive(self, call: Call[T]) -> T:
         try:

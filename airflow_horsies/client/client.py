@@ -18,7 +18,7 @@ from airflow_horsies.core.spec import TaskSpec
 from airflow_horsies.core.submission import AirflowTry, Submission, SubmitResult, TaskInstanceKey
 from airflow_horsies.core.task import LIVE_STATES, AttemptRecord, CancelOutcome, TaskState, TaskView
 from airflow_horsies.core.validation import require_task_id
-from airflow_horsies.db.errors import misses_the_schema
+from airflow_horsies.db.errors import is_schema_mismatch
 from airflow_horsies.db.listener import Listener
 from airflow_horsies.db.session import Session
 from airflow_horsies.db.statement import Script
@@ -216,12 +216,12 @@ class Client:
     def read(self, make_script: WireScript[T], *, pipelined: bool = True) -> T:
         """Run a script on the wire; once more if the schema turns out to be another one than was known."""
         try:
-            return self.session.run(lambda: self._known.speak(make_script), pipelined=pipelined)
+            return self.session.run(lambda: self._known.on_wire(make_script), pipelined=pipelined)
         except HorsiesError as error:
-            if not (isinstance(error, TaskNotFound) or misses_the_schema(error)):
+            if not (isinstance(error, TaskNotFound) or is_schema_mismatch(error)):
                 raise
-        self._known.doubt()
-        return self.session.run(lambda: self._known.speak(make_script), pipelined=pipelined)
+        self._known.invalidate()
+        return self.session.run(lambda: self._known.on_wire(make_script), pipelined=pipelined)
 
     def write(self, make_script: WireScript[T]) -> T:
         return self.read(writing(make_script))

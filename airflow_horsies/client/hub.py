@@ -29,13 +29,13 @@ from airflow_horsies.core.task import TaskState
 from airflow_horsies.db.backoff import Backoff
 from airflow_horsies.db.connection import Database
 from airflow_horsies.db.driver import hang_up, run_async
-from airflow_horsies.db.errors import is_connection_lost, misses_the_schema
+from airflow_horsies.db.errors import is_connection_lost, is_schema_mismatch
 from airflow_horsies.db.limits import LIMITS, Limits
 from airflow_horsies.db.listener import TASK_DONE, listen_again, listen_async
 from airflow_horsies.db.per_loop import PerLoop
 from airflow_horsies.db.statement import Script
 from airflow_horsies.exceptions import (
-    PASSING_ERRORS,
+    TRANSIENT_ERRORS,
     DatabaseBusy,
     DatabaseUnreachable,
     HorsiesError,
@@ -227,7 +227,7 @@ class Hub:
                 if not self._waiters:
                     return
                 continue
-            except PASSING_ERRORS as error:
+            except TRANSIENT_ERRORS as error:
                 if not self._waiters:
                     return
                 await _pause(self._reconnecting, error)
@@ -318,7 +318,7 @@ class Hub:
         try:
             with self.database.translated():
                 carried_out = await run_async(
-                    connection, lambda: self._known.speak(writing(carry_out_requests)), self._limits
+                    connection, lambda: self._known.on_wire(writing(carry_out_requests)), self._limits
                 )
                 return len(carried_out) == CANCELS_AT_ONCE
         except DatabaseUnreachable:
@@ -362,11 +362,11 @@ class Hub:
             if not absent:
                 return statuses
         except psycopg.Error as error:
-            if not misses_the_schema(error):
+            if not is_schema_mismatch(error):
                 raise
             absent, statuses = set(task_ids), {}
         # An upgrade of horsies may have changed where tasks are kept.
-        self._known.doubt()
+        self._known.invalidate()
         schema, found = await self._ask(connection, absent)
         if schema.cutover_is_pending:
             return {**statuses, **found}
@@ -378,7 +378,7 @@ class Hub:
         def read(wire: Wire) -> Script[tuple[Schema, dict[str, str]]]:
             return wire.schema, (yield from read_statuses(wire, task_ids))
 
-        return await run_async(connection, lambda: self._known.speak(read), self._limits)
+        return await run_async(connection, lambda: self._known.on_wire(read), self._limits)
 
     def _read_again(self, task_ids: Iterable[str]) -> None:
         self._unread.update(task_ids)

@@ -18,7 +18,7 @@ from psycopg.pq import TransactionStatus
 from airflow_horsies.db.backoff import jittered
 from airflow_horsies.db.connection import Database
 from airflow_horsies.db.driver import run_async
-from airflow_horsies.db.errors import asks_for_rerun, misses_the_schema, needs_new_connection
+from airflow_horsies.db.errors import is_schema_mismatch, needs_new_connection, should_rerun
 from airflow_horsies.db.limits import LIMITS, Limits
 from airflow_horsies.db.per_loop import PerLoop
 from airflow_horsies.db.session import RERUN_PAUSES_SECONDS
@@ -53,15 +53,15 @@ class Pool:
     def is_idle(self) -> bool:
         return not self._users and not self._idle
 
-    async def speak(self, make_script: WireScript[T], *, limits: Limits | None = None) -> T:
+    async def run_on_wire(self, make_script: WireScript[T], *, limits: Limits | None = None) -> T:
         """Run a script on the wire; once more if the schema turns out to be another one than was known."""
         try:
-            return await self.run(lambda: self._known.speak(make_script), limits=limits)
+            return await self.run(lambda: self._known.on_wire(make_script), limits=limits)
         except HorsiesError as error:
-            if not (isinstance(error, TaskNotFound) or misses_the_schema(error)):
+            if not (isinstance(error, TaskNotFound) or is_schema_mismatch(error)):
                 raise
-        self._known.doubt()
-        return await self.run(lambda: self._known.speak(make_script), limits=limits)
+        self._known.invalidate()
+        return await self.run(lambda: self._known.on_wire(make_script), limits=limits)
 
     async def run(self, make_script: Callable[[], Script[T]], *, limits: Limits | None = None) -> T:
         """Run a script in one transaction, and again from the start when it was cut short, as Session does."""
@@ -75,7 +75,7 @@ class Pool:
                             await connection.close()
                             # What was idle meanwhile is most likely of no use, too.
                             await self._close_idle()
-                        if pause_seconds is None or not asks_for_rerun(error, connection):
+                        if pause_seconds is None or not should_rerun(error, connection):
                             raise
                 await asyncio.sleep(jittered(pause_seconds))
         raise AssertionError("The last run returns or raises.")

@@ -16,7 +16,7 @@ from airflow_horsies.client.settings import ClientSettings
 from airflow_horsies.core.task import AttemptRecord, TaskState, TaskView
 from airflow_horsies.db.backoff import Backoff
 from airflow_horsies.db.listener import Listener
-from airflow_horsies.exceptions import PASSING_ERRORS, HorsiesError, WaitTimeout
+from airflow_horsies.exceptions import TRANSIENT_ERRORS, HorsiesError, WaitTimeout
 from airflow_horsies.ledger.cancelling import CANCELS_AT_ONCE
 from airflow_horsies.wire.known import WireScript
 from airflow_horsies.wire.reading import read_waited_for
@@ -78,7 +78,7 @@ def wait(
                         heard, read_all_at = set(remaining.ids), time.monotonic() + poll_seconds
                     remaining.read(heard)
                     backoff.reset()
-        except PASSING_ERRORS as error:
+        except TRANSIENT_ERRORS as error:
             time.sleep(_retry_pause(error, backoff.next_pause(), deadline))
     found = client.read_tasks(wanted)
     return [found[task_id] for task_id in wanted]

@@ -1,4 +1,4 @@
-"""Checks of what a caller gives; each raises InvalidTask with the name of the value."""
+"""Checks of values from callers; all raise InvalidTask with the name of the value."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EXCEPTION_CLASS_NAME = re.compile(r"[A-Z][A-Za-z0-9_]*(Error|Exception)")
 
 
 def require_task_id(value: object) -> str:
-    """The canonical text of a task id, or an error that shows what was given."""
+    """The canonical text of a task id."""
     try:
         return str(uuid.UUID(str(value)))
     except ValueError:
@@ -34,23 +34,23 @@ def require_error_code(name: str, code: object) -> None:
     )
 
 
-def require(holds: bool, name: str, problem: str) -> None:
-    if not holds:
+def require(is_valid: bool, name: str, problem: str) -> None:
+    if not is_valid:
         raise InvalidTask(name, problem)
 
 
-def require_int(name: str, value: object, least: int, most: int) -> None:
+def require_int(name: str, value: object, minimum: int, maximum: int) -> None:
     require(
-        isinstance(value, int) and not isinstance(value, bool) and least <= value <= most,
+        isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= maximum,
         name,
-        f"must be an integer from {least} to {most}, not {value!r}",
+        f"must be an integer from {minimum} to {maximum}, not {value!r}",
     )
 
 
-def require_whole_seconds(name: str, value: object, *, least: int) -> None:
+def require_whole_seconds(name: str, value: object, *, minimum: int) -> None:
     if not isinstance(value, timedelta):
         raise InvalidTask(name, f"must be a timedelta, not {type(value).__name__}")
-    require(value >= timedelta(seconds=least), name, f"must be at least {least} seconds, not {value}")
+    require(value >= timedelta(seconds=minimum), name, f"must be at least {minimum} seconds, not {value}")
     require(value.microseconds == 0, name, f"must be a whole number of seconds, not {value}")
 
 

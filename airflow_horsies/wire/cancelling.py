@@ -1,4 +1,4 @@
-"""Cancelling one task, through upstream's own function."""
+"""Cancels one task through the function of horsies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from airflow_horsies.wire.statements import Wire
 def cancel_task(
     wire: Wire, task_id: str, *, states: Collection[TaskState] = LIVE_STATES
 ) -> Script[tuple[CancelOutcome, TaskState]]:
-    """Cancel, and tell the outcome and the state the task was found in."""
+    """Cancel a task; returns the outcome and the state before it."""
     if not wire.schema.worker_has_started:
         raise SchemaUnsupported(
             "No horsies worker has ever started on this database, so horsies cannot record a cancelled task yet. "

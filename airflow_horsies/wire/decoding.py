@@ -1,4 +1,4 @@
-"""Rows become frozen values; what cannot be decoded is a WireError, never "not found"."""
+"""Decodes rows into frozen values; a row that cannot be decoded is a WireError, never "not found"."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from airflow_horsies.db.statement import Row
 from airflow_horsies.exceptions import WireError
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# 0.1.2 renamed the mark of the result envelope.
+# Release 0.1.2 renamed the marker of the result envelope.
 ENVELOPE_MARKS = ("__h_task_result__", "__task_result__")
 ATTEMPT_FIELDS = 12
 
@@ -59,7 +59,7 @@ def decode_state(task_id: str, status: str) -> TaskState:
 
 
 def decode_command(row: Row) -> bytes | tuple[object, ...]:
-    """What a task was asked to do: its fingerprint, or its columns where no fingerprint is kept."""
+    """The command of a task: its fingerprint, or its columns where horsies keeps no fingerprint."""
     if row["command_fingerprint"] is not None:
         return bytes(row["command_fingerprint"])
     return (
@@ -73,8 +73,8 @@ def decode_command(row: Row) -> bytes | tuple[object, ...]:
 
 
 def decode_kwargs(task_id: str, text: str | None, rerun_input: str | None) -> Mapping[str, Any] | None:
-    """A live task has its arguments; a finished one only what was kept for a rerun, decoded here because
-    Postgres cannot take JSON with a NUL apart."""
+    """A live task has its arguments, a finished one only its rerun input. Decoded here, because Postgres cannot parse
+    JSON with a NUL."""
     if text is not None:
         kwargs = _loads(task_id, "kwargs", text)
     elif rerun_input is not None:
@@ -88,7 +88,7 @@ def decode_kwargs(task_id: str, text: str | None, rerun_input: str | None) -> Ma
 
 
 def decode_result(task_id: str, text: str | None, *, error_code: str | None) -> TaskResult | None:
-    """The result envelope; ``error_code`` is the plain column, as built-in codes are tagged in the envelope."""
+    """The result envelope; ``error_code`` is the column, because the envelope tags built-in codes."""
     if text is None:
         return None
     envelope = _loads(task_id, "result", text)
@@ -110,7 +110,7 @@ def decode_result(task_id: str, text: str | None, *, error_code: str | None) -> 
 
 
 def decode_attempts(task_id: str, text: str | None) -> tuple[Attempt, ...]:
-    """The attempts as upstream's archive writes them: an array of 12-element rows."""
+    """The attempts in the format of the horsies archive: an array of 12-element rows."""
     if text is None:
         return ()
     rows = _loads(task_id, "attempts", text)

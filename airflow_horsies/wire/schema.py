@@ -1,7 +1,7 @@
-"""Which horsies the database holds. The word "generation" stays below this package.
+"""Detects the horsies schema of a database. The term "generation" is used only below this package.
 
 In place: releases up to 0.4.7 keep a finished task in ``horsies_tasks``.
-Moved: releases from 0.5.0 on move it to ``horsies_task_history``.
+Moved: releases since 0.5.0 move it to ``horsies_task_history``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from airflow_horsies.exceptions import CutoverPending, SchemaMissing, SchemaUnsu
 
 NEWEST_TESTED_VERSION = 51
 TESTED_RELEASES = "0.1.7 to 0.4.7 and 0.5.0 to 0.5.4"
-# The last of these came with 0.1.6; alphas and betas lack the first.
+# Release 0.1.6 added the last of these; alphas and betas lack the first.
 REQUIRED_COLUMNS = frozenset({"enqueue_sha", "is_workflow_task", "finalizing_at"})
 CUTOVER_PENDING = (
     "A horsies 0.5 worker was started on a database of horsies 0.4, and the cutover is pending: finished tasks are "
@@ -24,7 +24,7 @@ CUTOVER_PENDING = (
 
 
 class Generation(StrEnum):
-    """Named after the folder of its statements."""
+    """The folder of the statements."""
 
     IN_PLACE = "in_place"
     MOVED = "moved"
@@ -32,13 +32,13 @@ class Generation(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schema:
-    """What was found in the database."""
+    """The detected schema of a database."""
 
     generation: Generation
     version: int | None
     has_cancel_function: bool
     worker_has_started: bool
-    # Read as it always was, and not written. A task that is not found may be on its way to the history.
+    # The schema is read as before, and not written. A missing task may be moving to the history.
     cutover_is_pending: bool = False
 
     @property
@@ -51,7 +51,7 @@ class Schema:
         return f"horsies {releases} (schema {number}, finished tasks {self.generation.replace('_', ' ')})"
 
     def require_writable(self) -> None:
-        """A schema newer than any tested one is read and never written, nor is one that is about to change."""
+        """Refuse to write a schema that is newer than any tested one, or that is about to change."""
         if self.cutover_is_pending:
             raise CutoverPending(CUTOVER_PENDING)
         if self.is_newer_than_tested:
@@ -62,7 +62,7 @@ class Schema:
 
 
 def detect_schema() -> Script[Schema]:
-    """The schema of this database, or an error that says what is there instead."""
+    """The schema of this database; SchemaMissing or SchemaUnsupported if there is none that we support."""
     (found,) = yield Statement(sql_text("airflow_horsies.wire", "probe_schema"))
     if not found["has_tasks"]:
         raise SchemaMissing(

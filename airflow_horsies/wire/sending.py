@@ -1,4 +1,4 @@
-"""The rules of sending, as scripts of statements: each runs in one transaction."""
+"""The rules of sending, as scripts that run in one transaction."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ BUILT_IN_RETENTION = frozenset({DEFAULT_RETENTION, FOREVER})
 
 @dataclass(frozen=True, slots=True)
 class EarlierTask:
-    """A task that holds an idempotency key."""
+    """The task that owns an idempotency key."""
 
     task_id: str
     is_same_command: bool
 
 
 def enqueue_task(wire: Wire, task: EncodedTask, *, is_rerun: bool = False) -> Script[str]:
-    """Send one task and return its id; the same id or key with the same command again returns the first."""
+    """Send one task and return its id; repeating an id or key with the same command returns the first task."""
     if is_rerun and (yield from _were_sent(wire, [task])):
         return task.id
     replayed = yield from replay_idempotency_keys(wire, [task])
@@ -48,7 +48,7 @@ def enqueue_task(wire: Wire, task: EncodedTask, *, is_rerun: bool = False) -> Sc
 
 
 def enqueue_tasks(wire: Wire, tasks: Sequence[EncodedTask], *, is_rerun: bool = False) -> Script[list[str]]:
-    """Send all of them or none; an id or key that was used before is refused."""
+    """Send all tasks or none; an id or key that is already in use is refused."""
     if is_rerun and (yield from _were_sent(wire, tasks)):
         return [task.id for task in tasks]
     repeated = [task_id for task_id, count in Counter(task.id for task in tasks).items() if count > 1]
@@ -72,7 +72,7 @@ def enqueue_tasks(wire: Wire, tasks: Sequence[EncodedTask], *, is_rerun: bool = 
 
 
 def insert_new_tasks(wire: Wire, tasks: Sequence[EncodedTask]) -> Script[None]:
-    """Insert rows whose ids are known to be unused, after the checks no row may skip."""
+    """Insert rows with unused ids, after the checks that apply to every row."""
     yield from require_retention_classes(wire, {task.retention_class_key for task in tasks})
     if are_many(tasks):
         (row,) = yield wire.read_transaction_time()
@@ -82,12 +82,12 @@ def insert_new_tasks(wire: Wire, tasks: Sequence[EncodedTask]) -> Script[None]:
 
 
 def are_many(tasks: Sequence[EncodedTask]) -> bool:
-    """Whether they are copied, which is faster for many and cannot be done in a pipeline."""
+    """Whether to use COPY, which is faster for many tasks and impossible in a pipeline."""
     return len(tasks) >= COPIED_FROM
 
 
 def require_retention_classes(wire: Wire, keys: Collection[str]) -> Script[None]:
-    """A row of an unknown class would run, could never be finished and would hold its worker's slot."""
+    """A task of an unknown class would run, never finish, and occupy a slot of its worker."""
     if not wire.supports_retention_classes:
         for key in set(keys) - {DEFAULT_RETENTION}:
             raise InvalidTask(
@@ -106,14 +106,14 @@ def require_retention_classes(wire: Wire, keys: Collection[str]) -> Script[None]
 
 
 def class_of_queue(classes: Collection[RetentionClass], queue: str) -> str | None:
-    """The class that workers have mapped the queue to; None where they have not, or to several one after another."""
+    """The class that workers assigned to the queue; None if there is none, or more than one over time."""
     named = re.compile(rf"q_{re.escape(queue)}_\d+[smhd]")
     keys = [known.key for known in classes if named.fullmatch(known.key)]
     return keys[0] if len(keys) == 1 else None
 
 
 def claim_idempotency_keys(wire: Wire, tasks: Sequence[EncodedTask]) -> Script[dict[str, EarlierTask]]:
-    """Reserve the idempotency keys; the ids of tasks whose key was used before, with the earlier task."""
+    """Reserve the idempotency keys; returns the earlier task of each task whose key is in use, by id."""
     keyed = [task for task in tasks if task.idempotency_digest is not None]
     if not keyed:
         return {}
@@ -132,7 +132,7 @@ def claim_idempotency_keys(wire: Wire, tasks: Sequence[EncodedTask]) -> Script[d
 
 
 def replay_idempotency_keys(wire: Wire, tasks: Sequence[EncodedTask]) -> Script[dict[str, str]]:
-    """As claim_idempotency_keys; an earlier task that differs in anything is an error."""
+    """As claim_idempotency_keys; an earlier task with another command is an error."""
     claimed = yield from claim_idempotency_keys(wire, tasks)
     for earlier in claimed.values():
         if not earlier.is_same_command:
@@ -154,13 +154,13 @@ def require_same_command(task: EncodedTask, found: FoundCommand) -> None:
 
 
 def _were_sent(wire: Wire, tasks: Sequence[EncodedTask]) -> Script[bool]:
-    """Whether the run before this one, whose commit was cut short, happened after all."""
+    """Whether the previous run, whose commit was interrupted, was committed."""
     found = yield from find_commands(wire, [task.id for task in tasks])
     return all(task.id in found and is_same_command(task, found[task.id]) for task in tasks)
 
 
 def _find_given(wire: Wire, tasks: Sequence[EncodedTask]) -> Script[dict[str, FoundCommand]]:
-    """What exists under the ids the caller chose; minted ids are new by construction."""
+    """The existing tasks with ids from the caller; generated ids are always new."""
     given = [task.id for task in tasks if task.id_is_given]
     if not given:
         return {}

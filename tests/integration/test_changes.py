@@ -280,7 +280,7 @@ def test_a_batch_of_which_records_are_gone_is_an_error(hook: HorsiesHook) -> Non
     sent = hook.submit_tasks([spec(n) for n in range(3)], INSTANCE, tried())
     with hook.get_conn() as connection:
         connection.execute("DELETE FROM airflow_horsies.submissions WHERE position = 0")
-    with pytest.raises(TaskNotFound, match="Found 2 items of the batch .* expected 3"):
+    with pytest.raises(TaskNotFound, match=r"Found 2 items of the batch .* expected 3"):
         batch_task_ids(hook.read_submissions(INSTANCE), life=sent[0].life, size=3)
 
 
