@@ -1,4 +1,4 @@
-"""Whether a connection, its database and the workers on it are fit for work: one finding per check."""
+"""Checks a connection, its database and its workers: one finding per check."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ START_A_WORKER = "Start one with 'horsies worker your_module:app'."
 
 
 class Status(StrEnum):
-    """How a check ended."""
+    """The outcome of a check."""
 
     OK = "OK"
     WARN = "WARN"
@@ -35,9 +35,9 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """The outcome of one check; the message of anything but OK says what to do.
+    """The outcome of one check; unless it is OK, the message says what to do.
 
-    :param blocked_by: the check whose failure keeps those that build on this one from running, if any.
+    :param blocked_by: the failed check, if any, because of which dependent checks are skipped.
     """
 
     check: str
@@ -50,14 +50,14 @@ _Outcome = tuple[Status, str]
 
 
 def check_health(client: Client) -> Iterator[Finding]:
-    """Run every check, each as soon as it is asked for; what an earlier failure makes impossible is skipped."""
+    """Run the checks one by one; those that depend on a failed check are skipped."""
     connection = _run("connection", lambda: _check_connection(client))
     yield connection
     yield _run("clock", lambda: _check_clock(client), after=connection)
     yield _run("notifications", lambda: _check_notifications(client), after=connection)
     schema = _run("schema", lambda: _check_schema(client), after=connection)
     yield schema
-    # A missing privilege may be what hides the schema; without horsies' tables nothing can be missing.
+    # A missing privilege may hide the schema; without the tables of horsies no privilege is missing.
     privileges = _run("privileges", lambda: _check_privileges(client), after=connection)
     yield _skip("privileges", schema) if schema.blocked_by and privileges.status is Status.OK else privileges
     yield _run("ledger", lambda: _check_ledger(client), after=connection)
@@ -147,7 +147,7 @@ def _warn_of(open_schemas: Sequence[OpenSchema]) -> _Outcome:
 
 
 def _check_ledger(client: Client) -> _Outcome:
-    # Asked first, as the version shows only to those who may look into our tables.
+    # Checked first, because reading the version needs privileges on our tables.
     missing = client.run(ledger_checks.find_missing_privileges)
     if missing:
         return Status.FAIL, _lacks(missing)
@@ -215,7 +215,7 @@ def _check_queues(client: Client) -> _Outcome:
 
 
 def _check_claims(client: Client) -> _Outcome:
-    """A live worker that lost its connection while it claimed may hold a task without knowing."""
+    """A live worker that lost its connection during a claim may hold a task without knowing it."""
     alive = {worker.id: worker for worker in client.read_workers() if worker.alive}
     claimed = client.list_tasks(states=[TaskState.CLAIMED], limit=MOST_CLAIMS).tasks
     limit = datetime.now(UTC) - MAX_CLAIM_AGE

@@ -1,6 +1,6 @@
-"""A few connections per event loop and database, for everything that is asked beside the hub.
+"""A few connections per event loop and database, for all calls outside the hub.
 
-Hundreds of triggers may start at once: they take turns, and the database sees a handful of connections.
+Hundreds of triggers may start at once. They take turns on a few connections.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from airflow_horsies.wire.known import KnownSchema, WireScript
 T = TypeVar("T")
 
 MAX_CONNECTIONS = 3
-# Less than a trigger that is killed has; then whoever asks tries again.
+# Shorter than the grace period of a trigger that is killed; the caller then tries again.
 TURN_SECONDS = 20.0
-# A connection that nobody uses stays a moment: the next one often comes soon.
+# An idle connection is kept for a moment: the next call often comes soon.
 IDLE_SECONDS = 5.0
 
 
 class Pool:
-    """Runs scripts on at most a few connections, opened when needed and closed when idle."""
+    """Runs scripts on a few connections, which are opened on demand and closed when idle."""
 
     def __init__(self, database: Database, *, limits: Limits = LIMITS) -> None:
         self.database = database
@@ -44,7 +44,7 @@ class Pool:
         self._known = KnownSchema()
         self._turns = asyncio.Semaphore(MAX_CONNECTIONS)
         self._users = 0
-        # With the time since when each is idle, the longest first.
+        # With the time when each became idle, the oldest first.
         self._idle: deque[tuple[float, psycopg.AsyncConnection[Any]]] = deque()
         self._keeper: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -54,7 +54,7 @@ class Pool:
         return not self._users and not self._idle
 
     async def run_on_wire(self, make_script: WireScript[T], *, limits: Limits | None = None) -> T:
-        """Run a script on the wire; once more if the schema turns out to be another one than was known."""
+        """Run a script with the known schema; once more if the schema has changed."""
         try:
             return await self.run(lambda: self._known.on_wire(make_script), limits=limits)
         except HorsiesError as error:
@@ -64,7 +64,7 @@ class Pool:
         return await self.run(lambda: self._known.on_wire(make_script), limits=limits)
 
     async def run(self, make_script: Callable[[], Script[T]], *, limits: Limits | None = None) -> T:
-        """Run a script in one transaction, and again from the start when it was cut short, as Session does."""
+        """Run a script in one transaction, and again from the start if it was interrupted, as Session does."""
         with self.database.translated():
             for pause_seconds in (*RERUN_PAUSES_SECONDS, None):
                 async with self._connection() as connection:
@@ -73,7 +73,7 @@ class Pool:
                     except psycopg.Error as error:
                         if needs_new_connection(error, connection):
                             await connection.close()
-                            # What was idle meanwhile is most likely of no use, too.
+                            # The idle connections are most likely lost, too.
                             await self._close_idle()
                         if pause_seconds is None or not should_rerun(error, connection):
                             raise
@@ -115,7 +115,7 @@ class Pool:
         loop = asyncio.get_running_loop()
         self._idle.append((loop.time(), connection))
         if self._keeper is None or self._keeper.done():
-            # In a context of its own: it works for all, not for the one that came first.
+            # In its own context: it works for all callers, not for the first one.
             self._keeper = loop.create_task(self._close_when_idle(), context=contextvars.Context())
 
     async def _close_when_idle(self) -> None:

@@ -107,7 +107,7 @@ class FakeWaiter(Waiter):
 
     def _tell_what_is_new(self) -> None:
         news = self._memory.read_news(self.wants())
-        self.tell(
+        self.add_news(
             {
                 task_id: each
                 for task_id, each in news.items()

@@ -498,7 +498,7 @@ def test_open_hooks_wait_on_and_send_nothing_while_a_cutover_is_pending(
 ) -> None:
     going_on, absent = hook.enqueue_tasks([LATER] * 2)
     assert not hook.client.schema.cutover_is_pending
-    monkeypatch.setattr(known_module, "LOOK_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(known_module, "DETECT_AGAIN_SECONDS", 0.0)
     script = Path(__file__).with_name("upstream_init.py")
     url = postgres.dsn(database, scheme="postgresql+psycopg")
 

@@ -322,7 +322,7 @@ def test_nothing_is_read_for_those_who_do_not_follow_or_have_not_taken_what_ther
 
     async def check() -> None:
         behind = Waiter(["a"], {})
-        behind.tell({"a": lines(1)})
+        behind.add_news({"a": lines(1)})
         ended = Waiter(["a"], {})
         ended.deliver("a", TaskState.COMPLETED)
         await hub_module._Follower().look(CONNECTION, [Waiter(["a"]), behind, ended])
