@@ -178,8 +178,8 @@ def _check_workers(client: Client) -> _Outcome:
     if alive:
         served = "; ".join(f"{_place(worker)} serves {', '.join(sorted(worker.queues))}" for worker in alive)
         return Status.OK, f"{served}."
-    heard = max((worker.seen_at for worker in workers), default=None)
-    last = "None has reported in the last hour" if heard is None else f"The last one reported at {_at(heard)}"
+    seen_at = max((worker.seen_at for worker in workers), default=None)
+    last = "None has reported in the last hour" if seen_at is None else f"The last one reported at {_at(seen_at)}"
     return Status.WARN, f"There is no live worker. {last}. Tasks wait and do not expire. {START_A_WORKER}"
 
 

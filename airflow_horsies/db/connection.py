@@ -123,7 +123,7 @@ class Database:
 CHECK_LOGIN = "Check the login and the password of the connection."
 ASK_FOR_PRIVILEGE = "Ask the owner of the database for this privilege."
 CHECK_DATABASE = "Check the database of the connection."
-CHECK_SERVER = "Check that the server runs, and the host and the port of the connection."
+CHECK_SERVER = "Check that the server runs, and the host, the port and the database of the connection."
 SEE_SERVER_LOG = "See the log of the database server."
 HISTORY_PARTITION_MISSING = (
     "The history of horsies has no partition for the current time in {address}, so no task can end or be cancelled. "

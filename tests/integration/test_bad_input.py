@@ -52,7 +52,7 @@ BAD_SPECS: dict[str, tuple[dict[str, Any], str]] = {
     "empty name": ({"task_name": ""}, "task_name: must not be empty"),
     "name of another type": ({"task_name": 7}, "task_name: must be a string"),
     "name too long": ({"task_name": "x" * 256}, "task_name: is 256 characters long. Use at most 255"),
-    "NUL in the name": ({"task_name": "a\x00"}, "task_name: must not hold a NUL"),
+    "NUL in the name": ({"task_name": "a\x00"}, "task_name: must not contain a NUL"),
     "lone surrogate in the name": ({"task_name": "\ud800"}, "task_name: contains a lone surrogate"),
     "empty queue": ({"queue": " "}, "queue: must not be empty"),
     "priority 0": ({"priority": 0}, "priority: must be an integer from 1 to 100, not 0"),
@@ -70,7 +70,7 @@ BAD_SPECS: dict[str, tuple[dict[str, Any], str]] = {
     "infinity": ({"kwargs": {"a": float("inf")}}, r"kwargs\.a: is inf"),
     "lone surrogate": ({"kwargs": {"a": "\udc00"}}, "kwargs: contain a lone surrogate"),
     "datetime": ({"kwargs": {"a": datetime(2031, 1, 1)}}, r"kwargs\.a: is of type datetime.*isoformat"),
-    "key of another type": ({"kwargs": {1: 1}}, "kwargs: has the key 1; keys must be strings"),
+    "key of another type": ({"kwargs": {1: 1}}, "kwargs: has the key 1. Use strings as keys"),
     "contains itself": ({"kwargs": {"a": ENDLESS}}, "kwargs: are nested more than 200 deep"),
     "enormous number": ({"kwargs": {"a": 10**5000}}, r"kwargs\.a: is an integer of 16610 bits"),
     "too large": ({"kwargs": {"a": "x" * 9_000_000}}, "kwargs: are 9,000,00. bytes.*max_payload_bytes"),
@@ -139,7 +139,7 @@ def test_task_of_a_workflow_is_never_cancelled(hook: HorsiesHook) -> None:
     task_id = hook.enqueue_task(TaskSpec(task_name="add", delay=timedelta(hours=1)))
     with psycopg.connect(**hook.settings.database.connect_args) as connection:
         connection.execute("UPDATE horsies_tasks SET is_workflow_task = TRUE")
-    with pytest.raises(TaskNotCancellable, match="cancel the workflow instead"):
+    with pytest.raises(TaskNotCancellable, match="Cancel the workflow instead"):
         hook.cancel_task(task_id)
     assert hook.read_task(task_id).state is TaskState.PENDING
 
@@ -253,9 +253,9 @@ def test_cancel_before_any_worker_has_started_says_so(
     [
         ({"password": PASSWORD}, AccessDenied, "Cannot log in"),
         ({"login": "nobody_here", "password": PASSWORD}, AccessDenied, "Cannot log in to .*nobody_here"),
-        ({"host": "no-such-host.invalid", "password": PASSWORD}, DatabaseUnreachable, "no-such-host.invalid.*cannot"),
+        ({"host": "no-such-host.invalid", "password": PASSWORD}, DatabaseUnreachable, "Cannot reach .*no-such-host.invalid"),
         ({"port": 1, "password": PASSWORD}, DatabaseUnreachable, "Cannot reach .*:1:"),
-        ({"schema": "no_such_database"}, DatabaseUnreachable, "Cannot find .*no_such_database"),
+        ({"schema": "no_such_database"}, DatabaseUnreachable, "Cannot reach .*no_such_database.*does not exist"),
     ],
     ids=["wrong password", "unknown user", "no such host", "nobody listens", "no such database"],
 )
@@ -277,9 +277,9 @@ def test_database_that_cannot_be_reached_is_named_without_its_password(
 
 
 def test_extra_that_is_nobodys_is_refused_by_name(make_hook: MakeHook, database: str) -> None:
-    with pytest.raises(InvalidTask, match=r"extra: of connection horsies_test has unknown .*nmespace.*namespace"):
+    with pytest.raises(InvalidTask, match=r"extra: connection horsies_test has unknown .*nmespace.*namespace"):
         make_hook(database, extra={"nmespace": "x"}).read_queues()
-    with pytest.raises(InvalidTask, match=r"listen: .*must be 'notify' or 'poll', not 'shout'"):
+    with pytest.raises(InvalidTask, match=r"listen: must be 'notify' or 'poll' .*, not 'shout'"):
         make_hook(database, extra={"listen": "shout"}).wait([UNKNOWN_ID])
 
 

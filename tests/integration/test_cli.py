@@ -487,7 +487,7 @@ def test_module_runs_without_airflows_command(empty_database: str, postgres: Emb
     module = (sys.executable, "-m", "airflow_horsies.cli")
     checked = command(*module, "check", "--conn-id", "empty", environ=environ)
     assert checked.code == 1
-    assert "FAIL  schema           the database has no table horsies_tasks" in checked.out
+    assert "FAIL  schema           The database has no table horsies_tasks" in checked.out
     missing = command(*module, "check", "--conn-id", "nowhere", environ=environ)
     assert (missing.code, missing.out) == (1, "")
     (line,) = [line for line in missing.err.splitlines() if line.startswith("error: ")]
