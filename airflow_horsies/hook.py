@@ -39,11 +39,11 @@ from airflow_horsies.provider_info import CONNECTION_TYPE
 
 class HorsiesHook(PostgresHook):
     """
-    Speak with horsies through its Postgres database.
+    Use horsies through its Postgres database.
 
-    The connection is of type ``horsies``: host, port, login, password and database as for Postgres. Its extra may
-    hold ``namespace``, ``listen`` (``notify`` or ``poll``), ``listen_host`` and ``listen_port`` (a way past a
-    pooler), ``max_payload_bytes``, and libpq's own options such as ``sslmode``.
+    The connection has the type ``horsies``: host, port, login, password and database as for Postgres. Its extra may
+    contain ``namespace``, ``listen`` (``notify`` or ``poll``), ``listen_host`` and ``listen_port`` (to bypass a
+    pooler), ``max_payload_bytes``, and libpq options such as ``sslmode``.
 
     One connection is kept between calls; use the hook in a ``with`` statement, or call :meth:`close`, to close it.
 
@@ -58,7 +58,7 @@ class HorsiesHook(PostgresHook):
             print(task.state, task.result)
 
     :param horsies_conn_id: the Airflow connection to use.
-    :param namespace: the namespace of work that was submitted earlier, whatever the connection says now.
+    :param namespace: the namespace of work that was submitted earlier, even if the connection has changed.
     """
 
     conn_name_attr = "horsies_conn_id"
@@ -83,21 +83,21 @@ class HorsiesHook(PostgresHook):
 
     @cached_property
     def client(self) -> Client:
-        """Everything that can be asked of the database; this hook has the part that DAGs need."""
+        """All calls on the database; this hook has those that DAGs need."""
         return Client(self.settings)
 
     async def async_client(self) -> AsyncClient:
         """The same for an event loop: ``client = await hook.async_client()``."""
-        # Looking a connection up blocks unless it is asked for asynchronously; afterwards it is at hand for both sides.
+        # The synchronous lookup of a connection would block; both sides use the cached connection.
         if self._connection is None:
             self._connection: Any = await get_async_connection(self.horsies_conn_id)
-        # A token is asked for over the network.
+        # A token is requested over the network.
         has_tokens = given_extras(self.connection.extra_dejson).get("iam")
         return AsyncClient(await asyncio.to_thread(lambda: self.settings) if has_tokens else self.settings)
 
     @cached_property
     def settings(self) -> ClientSettings:
-        """What the Airflow connection says, checked."""
+        """The validated settings of the Airflow connection."""
         connection, name = self.connection, f"connection {self.horsies_conn_id}"
         extra = given_extras(connection.extra_dejson)
         require_known(extra, name, also=self.ignored_extra_options)
@@ -140,7 +140,7 @@ class HorsiesHook(PostgresHook):
 
     def test_connection(self) -> tuple[bool, str]:  # type: ignore[override]
         """
-        Whether the database speaks horsies, and who serves its queues; for Airflow's "Test" button.
+        Whether the database has horsies tables, and which workers serve its queues; for the "Test" button of Airflow.
 
         .. code-block:: python
 
@@ -161,8 +161,8 @@ class HorsiesHook(PostgresHook):
         """
         Send one task and return its id.
 
-        Sending the same ``task_id`` or ``idempotency_key`` with the same arguments again returns the first task's
-        id; with other arguments it is an error.
+        Sending the same ``task_id`` or ``idempotency_key`` again returns the id of the first task if the arguments are
+        the same, and is an error otherwise.
 
         .. code-block:: python
 
@@ -178,7 +178,7 @@ class HorsiesHook(PostgresHook):
         """
         Send many tasks in one transaction: all of them, or none.
 
-        An id or idempotency key that was used before is refused.
+        An id or idempotency key that is already in use is refused.
 
         .. code-block:: python
 
@@ -190,10 +190,11 @@ class HorsiesHook(PostgresHook):
         """
         Send the task of a task instance exactly once, however often and from wherever this is called.
 
-        Within one life of the task instance, a task that is still live is reattached to, one that completed is
-        adopted, and one that failed, expired or was cancelled is followed by the next round, if it has the same name
-        and arguments; otherwise the new one is sent and the other cancelled. A new life begins when the task instance
-        is cleared or its DAG run is made again: what the earlier one left running is cancelled, and the task is sent.
+        In one life of the task instance, a call with the same name and arguments reattaches to a live task, adopts a
+        completed task, and follows a failed, expired or cancelled task with the next round. With another name or other
+        arguments, it sends the new task and cancels the old one. A new life begins when the task instance is cleared or
+        its DAG run is deleted and created again: the running tasks of the earlier life are cancelled, and the task is
+        sent.
 
         .. code-block:: python
 
@@ -202,8 +203,8 @@ class HorsiesHook(PostgresHook):
             sent = hook.submit_task(TaskSpec(task_name="load"), instance_of(context), airflow_try(context))
             print(sent.task_id, sent.outcome)
 
-        :param tried: what Airflow records of the try that submits. Without the start of its DAG run, a clear and a run
-            made again cannot be told from a retry.
+        :param tried: what Airflow records of the try that submits. Without the start of its DAG run, a clear or a new
+            run cannot be distinguished from a retry.
         """
         (result,) = self.submit_tasks([spec], task_instance, tried)
         return result
@@ -213,7 +214,7 @@ class HorsiesHook(PostgresHook):
     ) -> list[SubmitResult]:
         """
         As :meth:`submit_task`, for the tasks of a batch, in one transaction. Items are identified by their name and
-        arguments, not by their place; those that are no longer asked for are cancelled.
+        arguments, not by their place; items that are no longer requested are cancelled.
 
         .. code-block:: python
 
@@ -226,7 +227,7 @@ class HorsiesHook(PostgresHook):
 
     def read_task(self, task_id: str) -> TaskView:
         """
-        One task with its result and its attempts; TaskNotFound where it never existed or is past its retention.
+        One task with its result and its attempts; TaskNotFound if it never existed or is past its retention.
 
         .. code-block:: python
 
@@ -241,7 +242,7 @@ class HorsiesHook(PostgresHook):
 
     def read_tasks(self, task_ids: Iterable[str]) -> dict[str, TaskView]:
         """
-        Those of the tasks that exist, by id.
+        The existing tasks, by id.
 
         .. code-block:: python
 
@@ -251,7 +252,7 @@ class HorsiesHook(PostgresHook):
 
     def read_states(self, task_ids: Iterable[str]) -> dict[str, TaskState]:
         """
-        The states of those of the tasks that exist, by id; cheaper than :meth:`read_tasks`.
+        The states of the existing tasks, by id; cheaper than :meth:`read_tasks`.
 
         .. code-block:: python
 
@@ -270,7 +271,7 @@ class HorsiesHook(PostgresHook):
         limit: int = 50,
     ) -> TaskPage:
         """
-        Recent tasks, newest first, a page at a time; without results and attempts.
+        One page of recent tasks, newest first, without results and attempts.
 
         .. code-block:: python
 
@@ -284,7 +285,7 @@ class HorsiesHook(PostgresHook):
 
     def read_queues(self) -> list[QueueDepth]:
         """
-        Every queue that holds live tasks or is served, with what waits and how many live workers serve it.
+        Every queue with live tasks or live workers, with the number of its tasks and of its live workers.
 
         .. code-block:: python
 
@@ -294,7 +295,7 @@ class HorsiesHook(PostgresHook):
 
     def read_workers(self) -> list[WorkerState]:
         """
-        The workers heard of in the last hour, live ones first.
+        The workers that reported in the last hour, live workers first.
 
         .. code-block:: python
 
@@ -304,7 +305,7 @@ class HorsiesHook(PostgresHook):
 
     def read_submissions(self, task_instance: TaskInstanceKey) -> list[Submission]:
         """
-        Everything a task instance submitted, oldest first.
+        All submissions of a task instance, oldest first.
 
         .. code-block:: python
 
@@ -316,7 +317,7 @@ class HorsiesHook(PostgresHook):
 
     def read_attempts(self, task_ids: Iterable[str]) -> dict[str, tuple[AttemptRecord, ...]]:
         """
-        What workers reported of the attempts at tasks, first to last, also of one that runs or was cancelled.
+        The attempts that workers reported, in order, including running and cancelled ones, by task id.
 
         .. code-block:: python
 
@@ -327,7 +328,7 @@ class HorsiesHook(PostgresHook):
 
     def read_lines(self, task_id: str, after: LogCursor | None = None, limit: int = 1_000) -> list[LogLine]:
         """
-        The next lines that the attempts of a task logged or printed, also while it runs.
+        The next lines that the attempts of a task logged or printed, also while the task runs.
 
         .. code-block:: python
 
@@ -337,14 +338,14 @@ class HorsiesHook(PostgresHook):
                     print(line.attempt, line.level, line.text)
                 seen = lines[-1].cursor
 
-        :param after: the last line that was seen; None begins with the first.
-        :param limit: at most so many lines, up to 1,000.
+        :param after: the last line that was read; None starts with the first line.
+        :param limit: the maximum number of lines, up to 1,000.
         """
         return self.client.read_lines(task_id, after=after, limit=limit)
 
     def read_progress(self, task_ids: Iterable[str]) -> dict[str, Progress]:
         """
-        How far those of the tasks are that run and report it, by id.
+        The progress of running tasks that report it, by id.
 
         .. code-block:: python
 
@@ -365,18 +366,18 @@ class HorsiesHook(PostgresHook):
         meanwhile: Callable[[], None] | None = None,
     ) -> list[TaskView]:
         """
-        Wait until every task has ended and return them in the order asked for.
+        Wait until every task has ended and return the tasks in the given order.
 
-        Notifications wake it at once; a read every ``poll_seconds`` covers one that was lost. It survives a restart
-        of the database.
+        Notifications end the wait at once; a read every ``poll_seconds`` covers lost notifications. The wait survives a
+        restart of the database.
 
         .. code-block:: python
 
             (task,) = hook.wait([task_id], timeout_seconds=600)
 
-        :param timeout_seconds: raise WaitTimeout after this long; None waits without end.
-        :param until: return earlier, once this holds for the states of those that have ended.
-        :param meanwhile: called every other second while it waits.
+        :param timeout_seconds: raise WaitTimeout after this time; None waits forever.
+        :param until: return earlier, once this is true for the states of the ended tasks.
+        :param meanwhile: called every other second during the wait.
         """
         return self.client.wait(
             task_ids, timeout_seconds=timeout_seconds, poll_seconds=poll_seconds, until=until, meanwhile=meanwhile
@@ -391,7 +392,7 @@ class HorsiesHook(PostgresHook):
         self, task_ids: Collection[str], *, seen: Mapping[str, LogCursor] | None = None
     ) -> AsyncIterator[Waiter]:
         """
-        Hear of the end of tasks on an event loop; all subscribers of a process share one listening connection.
+        Wait for the end of tasks on an event loop; all subscribers of a process share one listening connection.
 
         .. code-block:: python
 
@@ -400,8 +401,8 @@ class HorsiesHook(PostgresHook):
                     await waiter.news()
                 print(waiter.ended)
 
-        :param seen: also follow what the tasks write, after the last line seen of each, which the caller keeps up to
-            date in this mapping; :meth:`~airflow_horsies.client.hub.Waiter.take` has it after each news.
+        :param seen: also follow what the tasks write, after the last line read of each task. The caller updates this
+            mapping with the lines from :meth:`~airflow_horsies.client.hub.Waiter.take`.
         """
         client = await self.async_client()
         async with client.subscribe(task_ids, seen=seen) as waiter:
@@ -409,9 +410,9 @@ class HorsiesHook(PostgresHook):
 
     def cancel_task(self, task_id: str, *, states: Collection[TaskState] = LIVE_STATES) -> CancelOutcome:
         """
-        Cancel a task in one of the given states; one that has ended already is left as it is.
+        Cancel a task in one of the given states; a task that has already ended does not change.
 
-        A running task is also told to stop, which a worker of ``airflow_horsies.worker`` does.
+        A running task is also signalled to stop; workers of ``airflow_horsies.worker`` follow the signal.
 
         .. code-block:: python
 
@@ -425,7 +426,7 @@ class HorsiesHook(PostgresHook):
 
     def cancel_tasks(self, task_ids: Iterable[str]) -> dict[str, CancelOutcome]:
         """
-        Cancel many tasks, whatever their live state, a hundred per transaction; those that do not exist are left out.
+        Cancel many live tasks, a hundred per transaction; missing tasks are omitted.
 
         .. code-block:: python
 

@@ -1,4 +1,4 @@
-"""The values that users name: what to send, and what is known of a task."""
+"""The values for users: tasks to send, and what is known of a task."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What everybody above calls: verbs over the database, horsies' schema and our own."""
+"""The client of all rooms above: calls on the database, the horsies schema and our own tables."""

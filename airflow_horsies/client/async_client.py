@@ -1,4 +1,4 @@
-"""The client of one horsies database for an event loop: the same statements and rules as on the other side."""
+"""The client of one horsies database for an event loop, with the same statements and rules as Client."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class AsyncClient:
-    """What triggers ask of horsies' database. All clients of an event loop share a handful of connections."""
+    """The client of triggers. All clients of an event loop share a few connections."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self.scope = Scope(settings)
@@ -84,14 +84,14 @@ class AsyncClient:
     async def subscribe(
         self, task_ids: Collection[str], *, seen: Mapping[str, LogCursor] | None = None
     ) -> AsyncIterator[Waiter]:
-        # One id that is none would fail the read that serves every waiter.
+        # An invalid id would fail the read for all waiters.
         wanted = canonical_ids(task_ids)
         hub = hub_of(self.settings.database, listens=self.settings.listens)
         async with hub.subscribe(wanted, seen) as waiter:
             yield waiter
 
     async def read(self, make_script: WireScript[T]) -> T:
-        return await pool_of(self.settings.database).speak(make_script)
+        return await pool_of(self.settings.database).run_on_wire(make_script)
 
     async def drive(self, call: Call[T]) -> T:
         try:

@@ -1,7 +1,7 @@
-"""Rules that take several transactions, each written once and driven twice: by Client and by AsyncClient.
+"""Calls of several transactions, written once and driven by both Client and AsyncClient.
 
-A call is a generator. It yields transactions and pauses, is sent the outcome of each transaction, or has its error
-thrown in, and returns its own outcome.
+A call is a generator. It yields transactions and pauses, receives the result of each transaction, or its error, and
+returns its own result.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ log = logging.getLogger(__name__)
 
 FIRST_RETRY_SECONDS = 0.5
 MAX_RETRY_SECONDS = 15.0
-# A migration has limits of its own. Nothing is heard of it while a large table is rewritten.
+# A migration sets its own limits. The server does not answer while it rewrites a large table.
 MIGRATION_LIMITS = Limits(answer_seconds=1_800)
 
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """A script to run in a transaction of its own; it is given the schema that was found."""
+    """A script to run in one transaction, with the detected schema."""
 
     make_script: WireScript[Any]
     pipelined: bool = True
@@ -54,7 +54,7 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True)
 class PlainTransaction:
-    """A script that does not touch horsies' own tables."""
+    """A script that does not use the tables of horsies."""
 
     make_script: Callable[[], Script[Any]]
     limits: Limits | None = None
@@ -71,9 +71,9 @@ Call = Generator[Step, Any, T]
 
 @dataclass(slots=True)
 class Scope:
-    """The settings of a client, and what it has found out.
+    """The settings of a client, and what it has learned.
 
-    :param migrate_seconds: how long it tries to migrate our tables while others use them.
+    :param migrate_seconds: how long to retry a migration of our tables while others use them.
     """
 
     settings: ClientSettings
@@ -82,13 +82,13 @@ class Scope:
     retention_classes: list[RetentionClass] | None = None
 
     def stay_in(self, namespace: str | None) -> None:
-        """Work under way stays in the namespace it was submitted in, whatever the connection says now."""
+        """Keep work under way in the namespace it was submitted in, even if the connection has changed."""
         if namespace and namespace != self.settings.namespace:
             self.settings = replace(self.settings, given_namespace=namespace, is_under_way=True)
 
 
-class LedgerBehind(Exception):
-    """The tables must be migrated before this can be read, in a transaction of its own."""
+class MigrationNeeded(Exception):
+    """The tables must be migrated, in a transaction of their own, before they can be read."""
 
 
 # -- sending -------------------------------------------------------------------------------------------------------
@@ -137,12 +137,12 @@ def submit_tasks(
         except HistoryPartitionMissing:
             if not can_cancel:
                 raise
-            # What is no longer wanted is cancelled as soon as horsies can record that.
+            # Unwanted tasks are cancelled as soon as horsies can record it.
             can_cancel = False
 
 
 def encode_tasks(scope: Scope, specs: Sequence[TaskSpec], *, numbered: bool = False) -> Call[list[EncodedTask]]:
-    """What is wrong with a task is found before anything is opened."""
+    """Validate and encode, so that an invalid task is found before a connection is opened."""
     sent_at = datetime.now(UTC)
     encode = partial(_encode_task, scope.settings, sent_at=sent_at)
     encoded = [encode(spec, number=n if numbered else None) for n, spec in enumerate(specs)]
@@ -171,7 +171,7 @@ def _encode_task(settings: ClientSettings, spec: TaskSpec, *, sent_at: datetime,
 
 
 def read_submissions(scope: Scope, task_instance: TaskInstanceKey) -> Call[list[Submission]]:
-    """Everything a task instance submitted, oldest first."""
+    """All submissions of a task instance, oldest first."""
     settings = scope.settings
     base_url = "" if settings.is_under_way else settings.base_url
     read = partial(submissions.read_submissions, settings.namespace, base_url, task_instance)
@@ -180,19 +180,19 @@ def read_submissions(scope: Scope, task_instance: TaskInstanceKey) -> Call[list[
 
 
 def read_current(scope: Scope, make_script: Callable[[], Script[T]], *, otherwise: T) -> Call[T]:
-    """What readers of the newest ledger know; an older one is migrated first, as what it holds is asked for, too."""
+    """Read the newest ledger; an older one is migrated first, because its content is needed too."""
 
     def read() -> Script[T]:
         version = yield from ledger_schema.read_version()
         if not version:
             return otherwise
         if version < submissions.SINCE:
-            raise LedgerBehind
+            raise MigrationNeeded
         return (yield from make_script())
 
     try:
         found: T = yield PlainTransaction(read)
-    except LedgerBehind:
+    except MigrationNeeded:
         yield from migrate_ledger(scope)
         found = yield PlainTransaction(read)
     return found
@@ -202,7 +202,7 @@ def read_current(scope: Scope, make_script: Callable[[], Script[T]], *, otherwis
 
 
 def cancel_tasks(task_ids: Iterable[str]) -> Call[dict[str, CancelOutcome]]:
-    """A page at a time; those that do not exist are left out."""
+    """Cancel tasks a page at a time; missing tasks are omitted."""
     outcomes: dict[str, CancelOutcome] = {}
     for page in cancelling.pages(canonical_ids(task_ids)):
         outcomes |= yield Transaction(writing(partial(cancelling.cancel_tasks_in_any_ledger, task_ids=page)))
@@ -212,7 +212,7 @@ def cancel_tasks(task_ids: Iterable[str]) -> Call[dict[str, CancelOutcome]]:
 def release_tasks(
     scope: Scope, task_ids: Iterable[str], task_instance: TaskInstanceKey, *, try_number: int | None = None
 ) -> Call[dict[str, CancelOutcome]]:
-    """Cancel what nobody else wants, now or as soon as horsies can record it."""
+    """Cancel tasks that no one else needs, now or as soon as horsies can record it."""
     wanted = canonical_ids(task_ids)
     release = partial(
         cancelling.release_tasks,
@@ -229,7 +229,7 @@ def release_tasks(
         except HistoryPartitionMissing:
             outcomes = yield later
         return outcomes
-    # First the wish as a whole, then a page at a time: whatever happens in between, somebody carries it out.
+    # First record all requests, then carry them out by pages: after an interruption, another process continues.
     outcomes = yield later
     with suppress(HistoryPartitionMissing):
         for page in cancelling.pages(wanted):
@@ -241,17 +241,17 @@ def release_tasks(
 
 
 def migrate_ledger(scope: Scope, *, by_hand: bool = False) -> Call[list[Migration]]:
-    """Create or migrate the airflow_horsies tables; what was applied.
+    """Create or migrate the airflow_horsies tables; returns the applied migrations.
 
-    :param by_hand: also where the settings leave the moment to somebody.
+    :param by_hand: also if the settings forbid automatic migrations.
     """
     if scope.ledger_is_current:
         return []
-    # Nothing is created in a database that is not horsies'.
+    # Create nothing in a database without horsies.
     yield Transaction(writing(_do_nothing))
     migrates = by_hand or scope.settings.migrates
     try:
-        applied = yield from _migrate_in_the_end(
+        applied = yield from _migrate_with_retries(
             ledger_schema.migrate if migrates else ledger_schema.require_migrated, seconds=scope.migrate_seconds
         )
     except AccessDenied as error:
@@ -262,8 +262,10 @@ def migrate_ledger(scope: Scope, *, by_hand: bool = False) -> Call[list[Migratio
     return applied
 
 
-def _migrate_in_the_end(make_script: Callable[[], Script[list[Migration]]], *, seconds: float) -> Call[list[Migration]]:
-    """Again and again while somebody else reads the tables for long, as pg_dump does."""
+def _migrate_with_retries(
+    make_script: Callable[[], Script[list[Migration]]], *, seconds: float
+) -> Call[list[Migration]]:
+    """Retry while other sessions lock the tables for long, as pg_dump does."""
     backoff = Backoff(FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS)
     gives_up_at = time.monotonic() + seconds
     while True:
@@ -274,7 +276,7 @@ def _migrate_in_the_end(make_script: Callable[[], Script[list[Migration]]], *, s
             pause_seconds = backoff.next_pause()
             if time.monotonic() + pause_seconds > gives_up_at:
                 raise
-            log.warning("Migrating the airflow_horsies tables again in %.1f s: %s", pause_seconds, error)
+            log.warning("The airflow_horsies tables are in use. Trying again in %.1f s: %s", pause_seconds, error)
         yield Pause(pause_seconds)
 
 
@@ -287,17 +289,17 @@ def _grants(settings: ClientSettings) -> str:
     args = settings.database.connect_args
     user, database = args.get("user", "the user of this connection"), args.get("dbname", "the database")
     return (
-        "The tables of this provider live in the Postgres schema airflow_horsies. Either let a user who may create "
-        "schemas run 'airflow horsies db migrate' once and grant\n"
+        "The tables of this provider are in the Postgres schema airflow_horsies. Let a user who may create "
+        "schemas run 'airflow horsies db migrate' once and grant:\n"
         f'  GRANT USAGE ON SCHEMA airflow_horsies TO "{user}";\n'
         f'  GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA airflow_horsies TO "{user}";\n'
-        "or let this user create it:\n"
+        "Or let this user create the schema:\n"
         f'  GRANT CREATE ON DATABASE "{database}" TO "{user}";'
     )
 
 
 def canonical_ids(task_ids: Iterable[str]) -> list[str]:
-    """Each id once, in its canonical text."""
+    """The distinct ids in canonical form."""
     if isinstance(task_ids, str):
-        raise InvalidTask("task_ids", "must be a list of ids, not one string")
+        raise InvalidTask("task_ids", "must be a list of ids, not a string")
     return list(dict.fromkeys(require_task_id(task_id) for task_id in task_ids))

@@ -18,7 +18,7 @@ from airflow_horsies.core.spec import TaskSpec
 from airflow_horsies.core.submission import AirflowTry, Submission, SubmitResult, TaskInstanceKey
 from airflow_horsies.core.task import LIVE_STATES, AttemptRecord, CancelOutcome, TaskState, TaskView
 from airflow_horsies.core.validation import require_task_id
-from airflow_horsies.db.errors import misses_the_schema
+from airflow_horsies.db.errors import is_schema_mismatch
 from airflow_horsies.db.listener import Listener
 from airflow_horsies.db.session import Session
 from airflow_horsies.db.statement import Script
@@ -31,14 +31,14 @@ from airflow_horsies.wire.schema import Schema
 
 T = TypeVar("T")
 
-# How long a migration is tried while others use the tables.
+# How long to retry a migration while others use the tables.
 MIGRATE_SECONDS = 600.0
 
 
 class Client:
-    """Everything that is asked of horsies' database, over one connection that outlives its losses.
+    """All calls on a horsies database, over one connection that reconnects.
 
-    :param session: the connection; by default one without time limits of its own.
+    :param session: the connection; by default without time limits.
     """
 
     def __init__(
@@ -58,11 +58,11 @@ class Client:
 
     @property
     def schema(self) -> Schema:
-        """The horsies schema that was found; SchemaMissing or SchemaUnsupported where there is none to speak with."""
+        """The detected horsies schema; SchemaMissing or SchemaUnsupported if there is none that we support."""
         return self.run(self._known.find)
 
     def stay_in(self, namespace: str | None) -> None:
-        """Work under way stays in the namespace it was submitted in, whatever the connection says now."""
+        """Keep work under way in the namespace it was submitted in, even if the connection has changed."""
         self.scope.stay_in(namespace)
 
     def close(self) -> None:
@@ -152,7 +152,7 @@ class Client:
     def read_lines(self, task_id: str, after: LogCursor | None = None, limit: int = READ_LINES) -> list[LogLine]:
         wanted = require_task_id(task_id)
         if not 1 <= limit <= READ_LINES:
-            raise InvalidTask("limit", f"must be from 1 to {READ_LINES}, not {limit!r}")
+            raise InvalidTask("limit", f"must be an integer from 1 to {READ_LINES}, not {limit!r}")
         read = partial(attempts.read_news, {wanted: after or LogCursor()}, limit=limit)
         news: dict[str, TaskNews] = self.read_ledger(attempts.SINCE, read, otherwise={})
         return list(news[wanted].lines) if wanted in news else []
@@ -185,7 +185,7 @@ class Client:
         )
 
     def can_listen(self) -> bool:
-        """Whether notifications wake :meth:`wait`; ListenUnavailable where they cannot arrive."""
+        """Whether notifications wake :meth:`wait`; ListenUnavailable if they cannot arrive."""
         if self.settings.listens:
             Listener(self.settings.database).close()
         return self.settings.listens
@@ -204,30 +204,30 @@ class Client:
         return self.drive(calls.release_tasks(self.scope, task_ids, task_instance, try_number=try_number))
 
     def carry_out_requests(self) -> int:
-        """Cancel a page of what could not be cancelled when that was asked for; how many tasks it was."""
+        """Carry out a page of requested cancels; returns the number of tasks."""
         return len(self.write(cancelling.carry_out_requests))
 
     # -- scripts -------------------------------------------------------------------------------------------------------
 
     def run(self, make_script: Callable[[], Script[T]]) -> T:
-        """Run a script of statements in one transaction and return its outcome."""
+        """Run a script in one transaction and return its result."""
         return self.session.run(make_script)
 
     def read(self, make_script: WireScript[T], *, pipelined: bool = True) -> T:
-        """Run a script on the wire; once more if the schema turns out to be another one than was known."""
+        """Run a script with the known schema; once more if the schema has changed."""
         try:
-            return self.session.run(lambda: self._known.speak(make_script), pipelined=pipelined)
+            return self.session.run(lambda: self._known.on_wire(make_script), pipelined=pipelined)
         except HorsiesError as error:
-            if not (isinstance(error, TaskNotFound) or misses_the_schema(error)):
+            if not (isinstance(error, TaskNotFound) or is_schema_mismatch(error)):
                 raise
-        self._known.doubt()
-        return self.session.run(lambda: self._known.speak(make_script), pipelined=pipelined)
+        self._known.invalidate()
+        return self.session.run(lambda: self._known.on_wire(make_script), pipelined=pipelined)
 
     def write(self, make_script: WireScript[T]) -> T:
         return self.read(writing(make_script))
 
     def read_ledger(self, since: int, make_script: Callable[[], Script[T]], *, otherwise: T) -> T:
-        """What a script reads from our tables, where they are of that version or a later one."""
+        """The result of a script on our tables, if they have at least that version."""
         if self.scope.ledger_is_current:
             return self.run(make_script)
         return self.run(lambda: ledger_schema.read_since(since, make_script(), otherwise))

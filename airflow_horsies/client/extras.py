@@ -1,4 +1,4 @@
-"""What the extra of a connection may say, and the database it leads to."""
+"""The extra of a connection, and the database of a connection."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from airflow_horsies.wire.encoding import DEFAULT_MAX_PAYLOAD_BYTES
 
 LISTEN_NOTIFY = "notify"
 LISTEN_POLL = "poll"
-# Handed to libpq as they are; every other extra is ours or is refused by name.
+# Passed to libpq; every other extra is ours or is refused.
 LIBPQ_EXTRAS = frozenset(
     {
         "application_name",
@@ -45,32 +45,32 @@ DEFAULT_CONNECT_ARGS: Mapping[str, Any] = {
     "keepalives_idle": 30,
     "keepalives_interval": 10,
     "keepalives_count": 3,
-    # Milliseconds until what was sent must have arrived: keepalives are not sent while something is under way.
+    # Milliseconds until sent data must be acknowledged: keepalives are not sent while data is in flight.
     "tcp_user_timeout": 30_000,
 }
 
 
 def given_extras(extra: Mapping[str, Any]) -> dict[str, Any]:
-    """The connection form saves null for a field that was left empty."""
+    """The extras that are set: the connection form saves null for an empty field."""
     return {name: value for name, value in extra.items() if value not in (None, "")}
 
 
 def require_known(extra: Mapping[str, Any], connection: str, *, also: Collection[str] = ()) -> None:
-    """:param also: options that somebody else looks at."""
+    """:param also: other known options."""
     unknown = sorted(set(extra) - LIBPQ_EXTRAS - OWN_EXTRAS - set(also))
     if unknown:
         raise InvalidTask(
             "extra",
-            f"of {connection} has unknown option(s) {', '.join(unknown)}. Supported are "
-            f"{', '.join(sorted(OWN_EXTRAS))} and the connection options of libpq",
+            f"{connection} has unknown option(s) {', '.join(unknown)}. Supported: "
+            f"{', '.join(sorted(OWN_EXTRAS))}, and the connection options of libpq",
         )
 
 
 def listens(extra: Mapping[str, Any], connection: str) -> bool:
-    """Whether notifications wake those who wait; else they poll."""
+    """Whether notifications wake waiters; otherwise they poll."""
     listen = extra.get("listen", LISTEN_NOTIFY)
     if listen not in (LISTEN_NOTIFY, LISTEN_POLL):
-        raise InvalidTask("listen", f"in the extra of {connection} must be 'notify' or 'poll', not {listen!r}")
+        raise InvalidTask("listen", f"must be 'notify' or 'poll' in the extra of {connection}, not {listen!r}")
     return bool(listen == LISTEN_NOTIFY)
 
 
@@ -80,12 +80,12 @@ def max_payload_bytes(extra: Mapping[str, Any], connection: str) -> int:
         return int(given)
     except (TypeError, ValueError):
         raise InvalidTask(
-            "max_payload_bytes", f"in the extra of {connection} must be an integer, not {given!r}"
+            "max_payload_bytes", f"must be an integer in the extra of {connection}, not {given!r}"
         ) from None
 
 
 def make_database(extra: Mapping[str, Any], *, use_psycopg: bool, **address: Any) -> Database:
-    """:param address: host, port, user, password and dbname; those that are empty are left to libpq."""
+    """:param address: host, port, user, password and dbname; empty ones get the defaults of libpq."""
     args = {
         **DEFAULT_CONNECT_ARGS,
         **{name: value for name, value in extra.items() if name in LIBPQ_EXTRAS},

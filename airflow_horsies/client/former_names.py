@@ -1,4 +1,4 @@
-"""Members of HorsiesHook under their names of release 0.1, kept for one release."""
+"""Deprecated names of HorsiesHook members from release 0.1, kept for one release."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ OTHERS: Mapping[str, tuple[str, Callable[..., Any]]] = {
 
 
 def find_former(hook: Any, name: str) -> Any:
-    """What a hook had under a former name, with a warning; AttributeError where it never had it."""
+    """The member of a hook with a deprecated name, with a warning; AttributeError for an unknown name."""
     if name in RENAMED:
         _warn(name, RENAMED[name])
         return attrgetter(RENAMED[name])(hook)

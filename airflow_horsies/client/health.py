@@ -1,4 +1,4 @@
-"""Whether a connection, its database and the workers on it are fit for work: one finding per check."""
+"""Checks a connection, its database and its workers: one finding per check."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ MAX_CLOCK_SKEW = timedelta(seconds=5)
 MAX_CLAIM_AGE = timedelta(minutes=1)
 MOST_CLAIMS = 1_000
 MOST_SHOWN = 5
-START_A_WORKER = "Start one with 'horsies worker your_module:app'"
+START_A_WORKER = "Start one with 'horsies worker your_module:app'."
 
 
 class Status(StrEnum):
-    """How a check ended."""
+    """The outcome of a check."""
 
     OK = "OK"
     WARN = "WARN"
@@ -35,9 +35,9 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """The outcome of one check; the message of anything but OK says what to do.
+    """The outcome of one check; unless it is OK, the message says what to do.
 
-    :param blocked_by: the check whose failure keeps those that build on this one from running, if any.
+    :param blocked_by: the failed check, if any, because of which dependent checks are skipped.
     """
 
     check: str
@@ -50,14 +50,14 @@ _Outcome = tuple[Status, str]
 
 
 def check_health(client: Client) -> Iterator[Finding]:
-    """Run every check, each as soon as it is asked for; what an earlier failure makes impossible is skipped."""
+    """Run the checks one by one; those that depend on a failed check are skipped."""
     connection = _run("connection", lambda: _check_connection(client))
     yield connection
     yield _run("clock", lambda: _check_clock(client), after=connection)
     yield _run("notifications", lambda: _check_notifications(client), after=connection)
     schema = _run("schema", lambda: _check_schema(client), after=connection)
     yield schema
-    # A missing privilege may be what hides the schema; without horsies' tables nothing can be missing.
+    # A missing privilege may hide the schema; without the tables of horsies no privilege is missing.
     privileges = _run("privileges", lambda: _check_privileges(client), after=connection)
     yield _skip("privileges", schema) if schema.blocked_by and privileges.status is Status.OK else privileges
     yield _run("ledger", lambda: _check_ledger(client), after=connection)
@@ -78,7 +78,7 @@ def _run(name: str, check: Callable[[], _Outcome], *, after: Finding | None = No
 
 
 def _skip(name: str, cause: Finding) -> Finding:
-    message = f"not checked, because the check of the {cause.blocked_by} failed"
+    message = f"Not checked, because the check of the {cause.blocked_by} failed."
     return Finding(check=name, status=Status.SKIP, message=message, blocked_by=cause.blocked_by)
 
 
@@ -86,14 +86,12 @@ def _check_connection(client: Client) -> _Outcome:
     try:
         server = client.run(wire_checks.read_server)
     except DatabaseError as error:
-        raise DatabaseError(
-            f"{error}. Correct host, port, login, password or database of {client.settings.name}"
-        ) from error
-    where = f"database {server.database} as {server.username}, PostgreSQL {server.version}"
+        raise DatabaseError(f"{error} The settings are those of {client.settings.name}.") from error
+    where = f"Connected to database {server.database} as {server.username}, PostgreSQL {server.version}."
     if server.is_read_only:
         return Status.FAIL, (
-            f"{where}, is read-only, a standby perhaps: nothing can be sent. Point the connection at the primary, for "
-            'example with "target_session_attrs": "read-write" in its extra'
+            f"{where} It is read-only, perhaps a standby, so nothing can be sent. Point the connection at the primary, "
+            'for example with "target_session_attrs": "read-write" in its extra.'
         )
     return Status.OK, where
 
@@ -105,10 +103,10 @@ def _check_clock(client: Client) -> _Outcome:
     skew = server.clock - (before + (after - before) / 2)
     seconds = f"{abs(skew.total_seconds()):.1f} s"
     if abs(skew) <= MAX_CLOCK_SKEW:
-        return Status.OK, f"this machine and the database differ by {seconds}"
+        return Status.OK, f"The clocks of this machine and of the database differ by {seconds}."
     return Status.WARN, (
-        f"this machine is {seconds} {'behind' if skew > timedelta() else 'ahead of'} the database: deadlines "
-        "(good_until) are set by this clock and kept by the other. Synchronise both with NTP"
+        f"The clock of this machine is {seconds} {'behind' if skew > timedelta() else 'ahead of'} the database. "
+        "Deadlines (good_until) are set by the first and applied by the second. Synchronise both with NTP."
     )
 
 
@@ -119,81 +117,86 @@ def _check_schema(client: Client) -> _Outcome:
     except SchemaUnsupported as error:
         return Status.FAIL, str(error)
     if not schema.worker_has_started:
-        return Status.WARN, f"{schema.describe()}; no worker has ever started, so no task can end. {START_A_WORKER}"
+        return (
+            Status.WARN,
+            f"Found {schema.describe()}. No worker has ever started, so no task can end. {START_A_WORKER}",
+        )
     uncovered = client.run(wire_checks.find_uncovered_classes)
     if uncovered:
         return Status.FAIL, (
-            f"{schema.describe()}; its history has no partition for now, so that no task of the retention "
+            f"Found {schema.describe()}. Its history has no partition for the current time, so no task of retention "
             f"class(es) {', '.join(uncovered)} can end or be cancelled. Workers create the partitions some days ahead. "
             f"{START_A_WORKER}"
         )
-    return Status.OK, schema.describe()
+    return Status.OK, f"Found {schema.describe()}."
 
 
 def _check_privileges(client: Client) -> _Outcome:
     missing = client.run(wire_checks.find_missing_privileges)
     if not missing:
         open_schemas = client.run(wire_checks.find_open_schemas)
-        return _warn_of(open_schemas) if open_schemas else (Status.OK, "tasks can be read, sent and cancelled")
+        return _warn_of(open_schemas) if open_schemas else (Status.OK, "Tasks can be read, sent and cancelled.")
     essential = any(item.purpose in ("read", "send") for item in missing)
     return Status.FAIL if essential else Status.WARN, _lacks(missing)
 
 
 def _warn_of(open_schemas: Sequence[OpenSchema]) -> _Outcome:
     named = ", ".join(schema.name for schema in open_schemas)
-    lines = [f"everybody may create functions in schema {named}, which statements of this user may call. Run:"]
+    lines = [f"Every user may create functions in schema {named}, and statements of this user may call them. Run:"]
     return Status.WARN, "\n".join([*lines, *(schema.remedy for schema in open_schemas)])
 
 
 def _check_ledger(client: Client) -> _Outcome:
-    # Asked first, as the version shows only to those who may look into our tables.
+    # Checked first, because reading the version needs privileges on our tables.
     missing = client.run(ledger_checks.find_missing_privileges)
     if missing:
         return Status.FAIL, _lacks(missing)
     version, ours = client.run(ledger_schema.read_version), latest_version()
     if version > ours:
         return Status.FAIL, (
-            f"the airflow_horsies tables are at version {version}, this release knows only {ours}: nothing can be "
-            "submitted. Upgrade airflow-horsies on this machine"
+            f"The airflow_horsies tables are at version {version}, and this release supports only {ours}. Nothing can "
+            "be submitted. Upgrade airflow-horsies on this machine."
         )
     if version < ours:
         found = f"are at version {version} of {ours}" if version else "do not exist yet"
         return Status.WARN, (
-            f"the airflow_horsies tables {found}. The first submission changes that by itself; to do it now, run "
-            "'airflow horsies db migrate'"
+            f"The airflow_horsies tables {found}. The first submission migrates them; to do it now, run "
+            "'airflow horsies db migrate'."
         )
-    return Status.OK, f"the airflow_horsies tables are at version {version}"
+    return Status.OK, f"The airflow_horsies tables are at version {version}."
 
 
 def _check_notifications(client: Client) -> _Outcome:
     if client.can_listen():
-        return Status.OK, "a task that ends is heard of at once"
-    return Status.OK, 'waiting is by polling, as the connection\'s extra asks with "listen": "poll"'
+        return Status.OK, "The end of a task is reported at once."
+    return Status.OK, 'Waiting uses polling, because the extra of the connection contains "listen": "poll".'
 
 
 def _check_workers(client: Client) -> _Outcome:
     workers = client.read_workers()
     alive = [worker for worker in workers if worker.alive]
     if alive:
-        return Status.OK, "; ".join(f"{_place(worker)} serves {', '.join(sorted(worker.queues))}" for worker in alive)
-    heard = max((worker.seen_at for worker in workers), default=None)
-    last = "none was heard of in the last hour" if heard is None else f"the last was heard of at {_at(heard)}"
-    return Status.WARN, f"no live worker, {last}: tasks wait and do not expire. {START_A_WORKER}"
+        served = "; ".join(f"{_place(worker)} serves {', '.join(sorted(worker.queues))}" for worker in alive)
+        return Status.OK, f"{served}."
+    seen_at = max((worker.seen_at for worker in workers), default=None)
+    last = "None has reported in the last hour" if seen_at is None else f"The last one reported at {_at(seen_at)}"
+    return Status.WARN, f"There is no live worker. {last}. Tasks wait and do not expire. {START_A_WORKER}"
 
 
 def _check_worker_releases(client: Client) -> _Outcome:
     alive = {worker.id: worker for worker in client.read_workers() if worker.alive}
     if not alive:
-        return Status.SKIP, "not checked, because there is no live worker"
+        return Status.SKIP, "Not checked, because there is no live worker."
     schema = client.schema
     outdated = client.run(lambda: wire_checks.find_outdated_workers(schema, alive))
     if not outdated:
-        return Status.OK, "no live worker is known to be older than the schema"
+        return Status.OK, "No live worker is known to be older than the schema."
     useless = any(worker.is_useless for worker in outdated)
     named = "; ".join(f"worker {_place(alive[worker.worker_id])}: {worker.evidence}" for worker in outdated)
-    harm = "it claims tasks and never finishes them" if useless else "it may claim tasks and not finish them"
+    harm = "They claim tasks and never finish them" if useless else "They may claim tasks and not finish them"
     return Status.FAIL if useless else Status.WARN, (
-        f"older than the schema ({schema.describe()}), so that {harm}: {named}. Upgrade its horsies and restart it"
+        f"These workers are older than the schema ({schema.describe()}): {named}. {harm}. Upgrade horsies there and "
+        "restart them."
     )
 
 
@@ -201,37 +204,37 @@ def _check_queues(client: Client) -> _Outcome:
     queues = client.read_queues()
     unserved = [queue for queue in queues if queue.is_unserved]
     if not unserved:
-        return Status.OK, f"{sum(queue.ready for queue in queues)} task(s) wait, each in a queue that is served"
+        return Status.OK, f"{sum(queue.ready for queue in queues)} task(s) wait, all of them in served queues."
     named = "; ".join(
         f"{queue.queue!r} ({queue.ready} waiting, the oldest since {_at(queue.oldest_ready_at)})" for queue in unserved
     )
     return Status.WARN, (
-        f"no live worker serves {named}. Start a worker whose app lists the queue, or cancel the tasks with "
-        "'airflow horsies cancel'"
+        f"No live worker serves {named}. Start a worker whose app lists the queue, or cancel the tasks with "
+        "'airflow horsies cancel'."
     )
 
 
 def _check_claims(client: Client) -> _Outcome:
-    """A live worker that lost its connection while it claimed may hold a task without knowing."""
+    """A live worker that lost its connection during a claim may hold a task without knowing it."""
     alive = {worker.id: worker for worker in client.read_workers() if worker.alive}
     claimed = client.list_tasks(states=[TaskState.CLAIMED], limit=MOST_CLAIMS).tasks
     limit = datetime.now(UTC) - MAX_CLAIM_AGE
     stuck = [task for task in claimed if task.worker_id in alive and task.claimed_at and task.claimed_at < limit]
     if not stuck:
-        return Status.OK, "no live worker holds a task that it does not start"
+        return Status.OK, "No live worker holds a task without starting it."
     shown = "; ".join(
         f"task {task.id} since {_at(task.claimed_at)}, worker {_place(alive[task.worker_id or ''])}"
         for task in stuck[:MOST_SHOWN]
     )
     more = f"; and {len(stuck) - MOST_SHOWN} more" if len(stuck) > MOST_SHOWN else ""
     return Status.WARN, (
-        f"claimed by a live worker and not started: {shown}{more}. A worker that prefetches holds tasks while it is "
-        "busy. Otherwise the claim lapses by itself within minutes, or at once if the worker is restarted"
+        f"A live worker has claimed tasks and not started them: {shown}{more}. A worker that prefetches holds tasks "
+        "while it is busy. Otherwise the claim lapses within minutes; restart the worker to end it at once."
     )
 
 
 def _lacks(missing: Sequence[MissingPrivilege]) -> str:
-    lines = [f"the user of this connection lacks {', '.join(dict.fromkeys(item.missing for item in missing))}. Run:"]
+    lines = [f"The user of this connection lacks {', '.join(dict.fromkeys(item.missing for item in missing))}. Run:"]
     return "\n".join([*lines, *dict.fromkeys(item.remedy for item in missing)])
 
 

@@ -1,11 +1,10 @@
 """One listening connection per event loop and database, whatever the number of waiters.
 
-A notification is looked up in a dict and re-read in a batch with all others that came meanwhile. What cannot be heard,
-because the connection was lost or the notification never came, is read after the reconnect or by the slow poll.
-What tasks write while they run is read for all who follow them at once.
+The tasks of all notifications that arrive together are read in one batch. A read after a reconnect and a slow poll
+cover lost notifications. The log lines and the progress of running tasks are read for all followers at once.
 
-Every question has a limit in time. What passes (a lost connection, a lock, a time limit, used-up resources) is tried
-again, with pauses; only what lasts is told to the waiters.
+Every statement has a time limit. Transient errors (a lost connection, a lock, a time limit, exhausted resources) are
+retried with pauses; only lasting errors reach the waiters.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from airflow_horsies.core.task import TaskState
 from airflow_horsies.db.backoff import Backoff
 from airflow_horsies.db.connection import Database
 from airflow_horsies.db.driver import hang_up, run_async
-from airflow_horsies.db.errors import is_connection_lost, misses_the_schema
+from airflow_horsies.db.errors import is_connection_lost, is_schema_mismatch
 from airflow_horsies.db.limits import LIMITS, Limits
 from airflow_horsies.db.listener import TASK_DONE, listen_again, listen_async
 from airflow_horsies.db.per_loop import PerLoop
 from airflow_horsies.db.statement import Script
 from airflow_horsies.exceptions import (
-    PASSING_ERRORS,
+    TRANSIENT_ERRORS,
     DatabaseBusy,
     DatabaseUnreachable,
     HorsiesError,
@@ -55,35 +54,35 @@ log = logging.getLogger(__name__)
 
 FIRST_RETRY_SECONDS = 0.2
 MAX_RETRY_SECONDS = 15.0
-# A read that waited for a lock has waited already.
+# Shorter, because a read that failed on a lock has already waited.
 MAX_BUSY_SECONDS = 5.0
-# How long a schema that is not spoken, or a missing privilege, must last until the waiters are told.
+# How long an unsupported schema or a missing privilege must last before the waiters fail.
 LASTING_SECONDS = 30.0
-# Tasks that wait to be cancelled are taken a page at a time, so that reading goes on in between.
+# Requested cancels are carried out a page at a time, so that reads continue in between.
 MORE_CANCELS_SECONDS = 1.0
-# A connection that hears nothing may be lost without anybody saying so.
+# A silent connection may be lost without an error.
 LISTEN_CHECK_SECONDS = 15.0
-# A hub without waiters stays a moment: the next one often comes soon.
+# A hub without waiters is kept for a moment: the next waiter often comes soon.
 LINGER_SECONDS = 5.0
 
 
 class Waiter:
     """
-    The tasks somebody waits for; ``ended`` holds those that ended, with None for one that does not exist.
+    The tasks of one waiter; ``ended`` contains those that ended, with None for a task that does not exist.
 
-    :param seen: the last line seen of each task, kept up to date by whoever follows them; None does not follow.
+    :param seen: the last line read of each task, updated by the caller; None if the waiter does not follow the tasks.
     """
 
     def __init__(self, task_ids: Iterable[str], seen: Mapping[str, LogCursor] | None = None) -> None:
         self.pending = set(task_ids)
         self.ended: dict[str, TaskState | None] = {}
         self.seen = seen
-        self._told: dict[str, TaskNews] = {}
+        self._unread_news: dict[str, TaskNews] = {}
         self._error: HorsiesError | None = None
         self._news = asyncio.Event()
 
     async def news(self, *, until: datetime | None = None) -> None:
-        """Returns when more tasks have ended or written something; raises what keeps the hub from hearing of them.
+        """Wait until more tasks have ended or written something; raise a lasting error of the hub.
 
         :param until: raise TimeoutError at this time.
         """
@@ -96,13 +95,13 @@ class Waiter:
             raise self._error
 
     def take(self) -> dict[str, TaskNews]:
-        """What the tasks have written since the last time; nothing more comes until it was taken."""
-        told, self._told = self._told, {}
-        return told
+        """What the tasks have written since the last call; nothing more is read until then."""
+        news, self._unread_news = self._unread_news, {}
+        return news
 
     def wants(self) -> dict[str, LogCursor]:
-        """The tasks to read for it, and after which line."""
-        if self.seen is None or self._told:
+        """The tasks to follow, with the last line read of each."""
+        if self.seen is None or self._unread_news:
             return {}
         return {task_id: self.seen.get(task_id, LogCursor()) for task_id in self.pending}
 
@@ -112,9 +111,9 @@ class Waiter:
             self.ended[task_id] = state
             self._news.set()
 
-    def tell(self, news: Mapping[str, TaskNews]) -> None:
+    def add_news(self, news: Mapping[str, TaskNews]) -> None:
         if news:
-            self._told = dict(news)
+            self._unread_news = dict(news)
             self._news.set()
 
     def fail(self, error: HorsiesError) -> None:
@@ -123,7 +122,7 @@ class Waiter:
 
 
 class _Follower:
-    """Reads what tasks write, on one connection: when it is time, and where there are tables to read."""
+    """Reads log lines and progress on one connection, at intervals, if the tables exist."""
 
     def __init__(self, limits: Limits = LIMITS) -> None:
         self.due = 0.0
@@ -135,7 +134,7 @@ class _Follower:
         if now < self.due:
             return
         self.due = now + FOLLOW_SECONDS
-        # Only those that are read for are told: another one, that comes meanwhile, may have seen less.
+        # Only these waiters get the news: one that subscribes during the read may have read fewer lines.
         wanted = {waiter: wants for waiter in waiters if (wants := waiter.wants())}
         if not wanted:
             return
@@ -146,12 +145,12 @@ class _Follower:
                 read_news = partial(attempts.read_news, _least_seen(wanted.values()))
                 news = await run_async(connection, read_news, self._limits)
                 for waiter, wants in wanted.items():
-                    waiter.tell({task_id: news[task_id] for task_id in wants.keys() & news.keys()})
+                    waiter.add_news({task_id: news[task_id] for task_id in wants.keys() & news.keys()})
         except psycopg.Error as error:
             if is_connection_lost(error) or connection.closed:
                 raise
             self._has_tables = False
-            log.warning("What tasks write is not shown: %s", error)
+            log.warning("Cannot read the log lines and the progress of tasks: %s", error)
         if not self._has_tables:
             self.due = now + POLL_SECONDS
 
@@ -165,7 +164,7 @@ def _least_seen(wanted: Iterable[Mapping[str, LogCursor]]) -> dict[str, LogCurso
 
 
 class _Idle(Exception):
-    """Nobody waits any more."""
+    """There are no waiters left."""
 
 
 class Hub:
@@ -197,7 +196,7 @@ class Hub:
     async def subscribe(
         self, task_ids: Collection[str], seen: Mapping[str, LogCursor] | None = None
     ) -> AsyncIterator[Waiter]:
-        """Tell a waiter of the end of these tasks, also of an end that came before, and of what they write."""
+        """A waiter for the end of these tasks, including those that have already ended, and for what they write."""
         waiter = Waiter(task_ids, seen)
         for task_id in task_ids:
             self._waiters[task_id].add(waiter)
@@ -205,7 +204,7 @@ class Hub:
             self._followers.add(waiter)
         self._read_again(task_ids)
         if self._task is None or self._task.done():
-            # In a context of its own: it logs for all waiters, not for the one that came first.
+            # In its own context: it logs for all waiters, not for the first one.
             self._task = asyncio.get_running_loop().create_task(self._serve(), context=contextvars.Context())
         try:
             yield waiter
@@ -223,11 +222,11 @@ class Hub:
             try:
                 await self._serve_while_connected()
             except _Idle:
-                # Somebody may have come while the connections were being closed.
+                # A waiter may have subscribed while the connections were closing.
                 if not self._waiters:
                     return
                 continue
-            except PASSING_ERRORS as error:
+            except TRANSIENT_ERRORS as error:
                 if not self._waiters:
                     return
                 await _pause(self._reconnecting, error)
@@ -237,12 +236,12 @@ class Hub:
                     return
                 await _pause(self._reconnecting, error)
             except Exception as error:
-                log.exception("The hub of %s failed", self.database.address)
-                self._fail_all(HorsiesError(f"waiting failed: {type(error).__name__}; see the log of this process"))
+                log.exception("The hub of %s failed.", self.database.address)
+                self._fail_all(HorsiesError(f"Waiting failed: {type(error).__name__}. See the log of this process."))
                 return
 
     def _has_lasted(self) -> bool:
-        """Whether nothing was read for so long that it is no passing state of an upgrade or a restore."""
+        """Whether reads have failed for longer than an upgrade or a restore takes."""
         now = asyncio.get_running_loop().time()
         if self._failing_since is None:
             self._failing_since = now
@@ -257,7 +256,7 @@ class Hub:
                 opened.push_async_callback(listener.close)
             reader = await self.database.connect_async()
             opened.push_async_callback(reader.close)
-            # Whatever ended while nobody listened is found by reading everything.
+            # Reading everything finds the tasks that ended before the listener was open.
             self._read_again(self._waiters)
             parts = [loop.create_task(self._read(reader))]
             if listener is not None:
@@ -268,7 +267,7 @@ class Hub:
                     part.result()
             finally:
                 if reader.info.transaction_status is TransactionStatus.ACTIVE:
-                    # The driver would ask the server to cancel the statement, and wait for its answer.
+                    # Otherwise the driver asks the server to cancel the statement, and waits for the answer.
                     hang_up(reader)
                 for part in parts:
                     part.cancel()
@@ -292,8 +291,8 @@ class Hub:
                 self._unread.update(self._waiters)
                 next_poll = loop.time() + self._poll_seconds
             if loop.time() >= next_cancels:
-                there_are_more = await self._carry_out_requests(connection)
-                next_cancels = loop.time() + (MORE_CANCELS_SECONDS if there_are_more else self._poll_seconds)
+                has_more = await self._carry_out_requests(connection)
+                next_cancels = loop.time() + (MORE_CANCELS_SECONDS if has_more else self._poll_seconds)
             try:
                 with self.database.translated():
                     await self._read_states(connection)
@@ -313,18 +312,17 @@ class Hub:
                     raise _Idle from None
 
     async def _carry_out_requests(self, connection: psycopg.AsyncConnection[Any]) -> bool:
-        """Cancel what could not be cancelled when that was asked for; nobody here waits for it. True if there may be
-        more."""
+        """Carry out a page of requested cancels, for which no waiter waits. True if there may be more."""
         try:
             with self.database.translated():
                 carried_out = await run_async(
-                    connection, lambda: self._known.speak(writing(carry_out_requests)), self._limits
+                    connection, lambda: self._known.on_wire(writing(carry_out_requests)), self._limits
                 )
                 return len(carried_out) == CANCELS_AT_ONCE
         except DatabaseUnreachable:
             raise
         except HorsiesError as error:
-            log.warning("Tasks that are to be cancelled are not yet: %s", error)
+            log.warning("Cannot carry out requested cancels yet: %s", error)
             return False
 
     async def _read_states(self, connection: psycopg.AsyncConnection[Any]) -> None:
@@ -338,7 +336,7 @@ class Hub:
             raise
 
     def _decode(self, statuses: Mapping[str, str | None]) -> dict[str, TaskState | None]:
-        """What is known of the states. One that stays unknown to this release fails those who wait for its task."""
+        """The known states. A state that stays unknown to this release fails the waiters of its task."""
         now = asyncio.get_running_loop().time()
         states: dict[str, TaskState | None] = {}
         for task_id, status in statuses.items():
@@ -362,11 +360,11 @@ class Hub:
             if not absent:
                 return statuses
         except psycopg.Error as error:
-            if not misses_the_schema(error):
+            if not is_schema_mismatch(error):
                 raise
             absent, statuses = set(task_ids), {}
-        # An upgrade of horsies may have changed where tasks are kept.
-        self._known.doubt()
+        # An upgrade of horsies may have moved the tasks.
+        self._known.invalidate()
         schema, found = await self._ask(connection, absent)
         if schema.cutover_is_pending:
             return {**statuses, **found}
@@ -378,7 +376,7 @@ class Hub:
         def read(wire: Wire) -> Script[tuple[Schema, dict[str, str]]]:
             return wire.schema, (yield from read_statuses(wire, task_ids))
 
-        return await run_async(connection, lambda: self._known.speak(read), self._limits)
+        return await run_async(connection, lambda: self._known.on_wire(read), self._limits)
 
     def _read_again(self, task_ids: Iterable[str]) -> None:
         self._unread.update(task_ids)
@@ -402,7 +400,7 @@ class Hub:
 
 async def _pause(backoff: Backoff, error: HorsiesError) -> None:
     seconds = backoff.next_pause()
-    log.warning("Trying again in %.1f s: %s", seconds, error)
+    log.warning("Cannot read the states of tasks. Trying again in %.1f s: %s", seconds, error)
     await asyncio.sleep(seconds)
 
 

@@ -1,4 +1,4 @@
-"""The client of the pages: a database that is locked, slow or silent costs a request some seconds, never a thread."""
+"""The client of the pages: a locked, slow or silent database delays a request by seconds and never blocks a thread."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from airflow_horsies.wire.statements import SUMMARY_CHARS
 T = TypeVar("T")
 
 CONNECT_SECONDS = 5
-# For all of a request, also where the server itself cannot keep time.
+# For a whole request, even if the server does not enforce its own limits.
 READ_SECONDS = 15
 # Cancelling a large batch takes many statements.
 ACTION_SECONDS = 120
@@ -37,7 +37,7 @@ LIMITS = Limits(lock_seconds=3, statement_seconds=10)
 
 
 class TimedSession(Session):
-    """A session whose transactions have time limits, and whose connection is cut when its own time is up."""
+    """A session whose transactions have time limits, and whose connection is cut after a total time."""
 
     def __init__(self, database: Database, seconds: float) -> None:
         super().__init__(database, limits=LIMITS)
@@ -54,7 +54,7 @@ class TimedSession(Session):
             raise
 
     def close(self) -> None:
-        # Never while it is being cut: the number of a closed socket is soon that of another.
+        # Not while it is being cut: the descriptor of a closed socket may already belong to another.
         with self._lock:
             if self._timer is not None:
                 self._timer.cancel()
@@ -67,7 +67,7 @@ class TimedSession(Session):
 
     def _limited(self, script: Script[T]) -> Script[T]:
         if time.monotonic() >= self._ends_at:
-            raise DatabaseBusy(f"{self.database.address} did not answer in time")
+            raise DatabaseBusy(f"No answer in time from {self.database.address}. Try again later.")
         return (yield from super()._limited(script))
 
     def _open(self) -> Any:
@@ -82,7 +82,7 @@ class TimedSession(Session):
 class PageClient(Client):
     """The client of one request.
 
-    :param seconds: how long the request may use the database in all.
+    :param seconds: how long the request may use the database in total.
     """
 
     def __init__(self, settings: ClientSettings, *, seconds: float = READ_SECONDS) -> None:
@@ -94,7 +94,7 @@ class PageClient(Client):
 
     @property
     def deployment(self) -> Deployment:
-        """What another one submitted is neither shown nor cancelled."""
+        """This deployment; submissions of others are neither shown nor cancelled."""
         return Deployment(self.namespace, self.settings.base_url)
 
     # -- what task instances submitted -----------------------------------------------------------------------------
@@ -104,7 +104,7 @@ class PageClient(Client):
         return self._read_submissions(lambda: latest.read_latest_ids(own, key), LatestIds(0, "{}"))
 
     def read_latest(self, key: TaskInstanceKey, *, ids: Collection[str] | None = None) -> list[Submission]:
-        """What the task instance submitted last, by position."""
+        """The last submission of the task instance, by position."""
         own = self.deployment
         return self._read_submissions(lambda: latest.read_latest(own, key, ids=ids), [])
 
@@ -117,14 +117,14 @@ class PageClient(Client):
         round_: int | None = None,
         limit: int = 1,
     ) -> list[Submission]:
-        """What it submitted under a position, newest first."""
+        """The submissions of the task instance at a position, newest first."""
         own = self.deployment
         return self._read_submissions(
             lambda: latest.read_rounds(own, key, position, life=life, round_=round_, limit=limit), []
         )
 
     def read_submissions_of_tasks(self, ids: Collection[str]) -> list[Submission]:
-        """The task instances behind tasks, of this deployment and of others, newest first."""
+        """The submissions of tasks, of this deployment and of others, newest first."""
         return self._read_submissions(lambda: read_submissions_of_tasks(ids), [])
 
     # -- horsies' tasks ----------------------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ class PageClient(Client):
     def order_tasks(
         self, ids: LatestIds, *, sort: str, descending: bool, state: TaskState | None, limit: int, offset: int
     ) -> tuple[int, list[str]]:
-        """How many of them there are in a state, or at all, and the ids of a page of them."""
+        """The number of tasks in a state, or of all, and the ids of one page of them."""
         return self.read(
             lambda wire: reading.order_tasks(
                 wire, ids.array, sort=sort, descending=descending, state=state, limit=limit, offset=offset
@@ -143,7 +143,7 @@ class PageClient(Client):
         )
 
     def read_summaries(self, ids: Collection[str], *, message_chars: int = SUMMARY_CHARS) -> dict[str, TaskView]:
-        """Tasks without arguments and results, and with as much of each message."""
+        """Tasks without arguments and results, with messages truncated to ``message_chars``."""
         return self.read(lambda wire: reading.read_tasks(wire, ids, whole=False, message_chars=message_chars))
 
     def list_recent_tasks(self, *, limit: int) -> TaskPage:
@@ -158,7 +158,7 @@ class PageClient(Client):
     def _run_plain(self, step: PlainTransaction) -> Any:
         if step.limits is None:
             return super()._run_plain(step)
-        # A migration takes as long as it takes: cut with the request, it would begin again with the next one.
+        # Without the time limit of the request: a migration that is cut starts again with the next request.
         session = Session(self.settings.database, limits=LIMITS)
         try:
             return session.run(step.make_script)

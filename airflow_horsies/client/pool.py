@@ -1,6 +1,6 @@
-"""A few connections per event loop and database, for everything that is asked beside the hub.
+"""A few connections per event loop and database, for all calls outside the hub.
 
-Hundreds of triggers may start at once: they take turns, and the database sees a handful of connections.
+Hundreds of triggers may start at once. They take turns on a few connections.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from psycopg.pq import TransactionStatus
 from airflow_horsies.db.backoff import jittered
 from airflow_horsies.db.connection import Database
 from airflow_horsies.db.driver import run_async
-from airflow_horsies.db.errors import asks_for_rerun, misses_the_schema, needs_new_connection
+from airflow_horsies.db.errors import is_schema_mismatch, needs_new_connection, should_rerun
 from airflow_horsies.db.limits import LIMITS, Limits
 from airflow_horsies.db.per_loop import PerLoop
 from airflow_horsies.db.session import RERUN_PAUSES_SECONDS
@@ -29,14 +29,14 @@ from airflow_horsies.wire.known import KnownSchema, WireScript
 T = TypeVar("T")
 
 MAX_CONNECTIONS = 3
-# Less than a trigger that is killed has; then whoever asks tries again.
+# Shorter than the grace period of a trigger that is killed; the caller then tries again.
 TURN_SECONDS = 20.0
-# A connection that nobody uses stays a moment: the next one often comes soon.
+# An idle connection is kept for a moment: the next call often comes soon.
 IDLE_SECONDS = 5.0
 
 
 class Pool:
-    """Runs scripts on at most a few connections, opened when needed and closed when idle."""
+    """Runs scripts on a few connections, which are opened on demand and closed when idle."""
 
     def __init__(self, database: Database, *, limits: Limits = LIMITS) -> None:
         self.database = database
@@ -44,7 +44,7 @@ class Pool:
         self._known = KnownSchema()
         self._turns = asyncio.Semaphore(MAX_CONNECTIONS)
         self._users = 0
-        # With the time since when each is idle, the longest first.
+        # With the time when each became idle, the oldest first.
         self._idle: deque[tuple[float, psycopg.AsyncConnection[Any]]] = deque()
         self._keeper: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -53,18 +53,18 @@ class Pool:
     def is_idle(self) -> bool:
         return not self._users and not self._idle
 
-    async def speak(self, make_script: WireScript[T], *, limits: Limits | None = None) -> T:
-        """Run a script on the wire; once more if the schema turns out to be another one than was known."""
+    async def run_on_wire(self, make_script: WireScript[T], *, limits: Limits | None = None) -> T:
+        """Run a script with the known schema; once more if the schema has changed."""
         try:
-            return await self.run(lambda: self._known.speak(make_script), limits=limits)
+            return await self.run(lambda: self._known.on_wire(make_script), limits=limits)
         except HorsiesError as error:
-            if not (isinstance(error, TaskNotFound) or misses_the_schema(error)):
+            if not (isinstance(error, TaskNotFound) or is_schema_mismatch(error)):
                 raise
-        self._known.doubt()
-        return await self.run(lambda: self._known.speak(make_script), limits=limits)
+        self._known.invalidate()
+        return await self.run(lambda: self._known.on_wire(make_script), limits=limits)
 
     async def run(self, make_script: Callable[[], Script[T]], *, limits: Limits | None = None) -> T:
-        """Run a script in one transaction, and again from the start when it was cut short, as Session does."""
+        """Run a script in one transaction, and again from the start if it was interrupted, as Session does."""
         with self.database.translated():
             for pause_seconds in (*RERUN_PAUSES_SECONDS, None):
                 async with self._connection() as connection:
@@ -73,12 +73,12 @@ class Pool:
                     except psycopg.Error as error:
                         if needs_new_connection(error, connection):
                             await connection.close()
-                            # What was idle meanwhile is most likely of no use, too.
+                            # The idle connections are most likely lost, too.
                             await self._close_idle()
-                        if pause_seconds is None or not asks_for_rerun(error, connection):
+                        if pause_seconds is None or not should_rerun(error, connection):
                             raise
                 await asyncio.sleep(jittered(pause_seconds))
-        raise AssertionError("the last run returns or raises")
+        raise AssertionError("The last run returns or raises.")
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
@@ -104,8 +104,8 @@ class Pool:
                 await self._turns.acquire()
         except TimeoutError:
             raise DatabaseBusy(
-                f"all {MAX_CONNECTIONS} connections of this process to {self.database.address} were in use for "
-                f"{TURN_SECONDS:.0f} s"
+                f"All {MAX_CONNECTIONS} connections of this process to {self.database.address} have been in use for "
+                f"{TURN_SECONDS:.0f} s. Try again later."
             ) from None
 
     async def _put_back(self, connection: psycopg.AsyncConnection[Any]) -> None:
@@ -115,7 +115,7 @@ class Pool:
         loop = asyncio.get_running_loop()
         self._idle.append((loop.time(), connection))
         if self._keeper is None or self._keeper.done():
-            # In a context of its own: it works for all, not for the one that came first.
+            # In its own context: it works for all callers, not for the first one.
             self._keeper = loop.create_task(self._close_when_idle(), context=contextvars.Context())
 
     async def _close_when_idle(self) -> None:

@@ -1,4 +1,4 @@
-"""What a worker asks of the database: where to write what an attempt reports, and whether it must stop."""
+"""The client of workers: reports of attempts, requests to stop, and housekeeping."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """Under which an attempt runs."""
+    """The claim of a worker on the task of an attempt."""
 
     task_id: str
     worker_id: str
@@ -49,7 +49,7 @@ class Claim:
 
 
 class ClaimState(Enum):
-    """Whether the attempt is to go on."""
+    """Whether the attempt may continue."""
 
     HELD = auto()
     CANCELLED = auto()
@@ -58,7 +58,7 @@ class ClaimState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BegunAttempt:
-    """Which attempt it is, how many lines of it are written already, and until when it is wanted."""
+    """The number of a started attempt, its lines already written, and its deadline."""
 
     number: int
     lines_written: int
@@ -77,7 +77,7 @@ class EndedAttempt:
 
 
 class WorkerClient:
-    """One connection of a worker's child, with time limits; ``asked_at`` is when it began to wait for an answer."""
+    """One connection of a worker child, with time limits; ``asked_at`` is when it started to wait for an answer."""
 
     def __init__(self, database: Database, *, is_limited: bool = True) -> None:
         self.session = Session(database, limits=LIMITS if is_limited else None)
@@ -88,13 +88,13 @@ class WorkerClient:
         self.session.close()
 
     def hang_up(self) -> None:
-        """Called on another thread: who waits for an answer waits no longer."""
+        """End a wait for an answer; called from another thread."""
         self.session.hang_up()
 
     # -- attempts ------------------------------------------------------------------------------------------------------
 
     def find_claim(self, *, hostname: str, pid: int) -> Claim | None:
-        """What a process of a worker runs now, by the table."""
+        """The task that a process of a worker runs now, from the table."""
         wire = self._known_wire()
 
         def find() -> Script[Claim | None]:
@@ -107,7 +107,7 @@ class WorkerClient:
         return self._run(find)
 
     def begin_attempt(self, claim: Claim, *, hostname: str, pid: int, started_at: datetime) -> BegunAttempt | None:
-        """None where the task is no longer this worker's."""
+        """Record the start of an attempt; None if the task no longer belongs to this worker."""
         wire = self._known_wire()
 
         def begin() -> Script[BegunAttempt | None]:
@@ -132,7 +132,7 @@ class WorkerClient:
         progress: Progress | None,
         ended: EndedAttempt | None,
     ) -> None:
-        """Write what is new of an attempt, in one transaction."""
+        """Write the news of an attempt in one transaction."""
 
         def report() -> Script[None]:
             yield from attempts.commit_lazily()
@@ -167,16 +167,16 @@ class WorkerClient:
     # -- housekeeping --------------------------------------------------------------------------------------------------
 
     def find_prunable(self) -> bool:
-        """Whether there are tables to prune; CutoverPending while tasks are on their way to the history."""
+        """Whether there are tables to prune; CutoverPending while tasks are moving to the history."""
         if self._run(ledger_schema.read_version) < PRUNED_SINCE:
             return False
         self._wire = Wire(self._run(detect_schema))
-        # A task on its way to the history is neither here nor there: absent is not gone.
+        # A task that is moving to the history is in neither table, and must not be taken for removed.
         self._wire.schema.require_writable()
         return True
 
     def carry_out_requests(self) -> None:
-        """Cancel what could not be cancelled when that was asked for."""
+        """Carry out the requested cancels."""
         while len(self._run(partial(carry_out_requests, self._known_wire()))) == CANCELS_AT_ONCE:
             pass
 
@@ -189,7 +189,7 @@ class WorkerClient:
     # -- reports -------------------------------------------------------------------------------------------------------
 
     def save_report(self, report: Report, page: str) -> None:
-        """Hand the page to Airflow's web server."""
+        """Store the page for the web server of Airflow."""
 
         def save() -> Script[None]:
             yield from ledger_schema.migrate()

@@ -1,4 +1,4 @@
-"""What the data source asks: the statements that read its tables, and a state of the database that several share."""
+"""The client of the data source: the statements for its tables, and shared snapshots."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = [
 
 
 def find_wire() -> Script[Wire]:
-    """The statements for whichever schema the database holds."""
+    """The statements for the schema of this database."""
     return Wire((yield from detect_schema()))
 
 

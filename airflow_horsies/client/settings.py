@@ -1,4 +1,4 @@
-"""Who asks, and how: what a client is told once."""
+"""The settings of a client."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ DEFAULT_NAMESPACE = "default"
 class ClientSettings:
     """
     :param database: horsies' database.
-    :param name: what people call the connection; for messages.
-    :param given_namespace: keeps Airflow deployments apart that share the database; None where nobody named one.
-    :param base_url: the address of this Airflow deployment; empty where it has none.
-    :param is_under_way: the namespace is that of work submitted earlier, whose deployment may have moved since.
-    :param listens: whether notifications wake those who wait; else they poll.
-    :param migrates: whether our tables are migrated on first use; else somebody chooses the moment.
+    :param name: the name of the connection, for messages.
+    :param given_namespace: separates Airflow deployments that share the database; None if it is not set.
+    :param base_url: the address of this Airflow deployment; empty if it has none.
+    :param is_under_way: the namespace is that of earlier work, whose deployment may have moved.
+    :param listens: whether notifications wake waiters; otherwise they poll.
+    :param migrates: whether our tables are migrated on first use.
     """
 
     database: Database
@@ -39,7 +39,7 @@ class ClientSettings:
         return self.given_namespace or DEFAULT_NAMESPACE
 
     def require_deployment(self) -> None:
-        """Deployments that share a database must be distinguishable: a guess would mix up their tasks."""
+        """Deployments that share a database must be distinguishable, or their tasks would be mixed up."""
         if not self.base_url and not self.given_namespace:
             raise DeploymentUnknown(
                 f"Nothing distinguishes this Airflow deployment from others that use the same horsies database. Set "

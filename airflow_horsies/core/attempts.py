@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow_horsies.core.task import Attempt, AttemptRecord, TaskState, TaskView
 
-# The attempt began and nobody recorded its end: its process was killed.
+# The attempt started and its end was not recorded: its process was killed.
 LOST = "LOST"
 
 
@@ -19,13 +19,13 @@ class Source(StrEnum):
 
     HORSIES = "HORSIES"
     WORKER = "WORKER"
-    # Nobody yet: only the row of the task shows that it runs.
+    # Not recorded yet: only the row of the task shows that it runs.
     TASK = "TASK"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownAttempt:
-    """An attempt as it is shown. It has no end while it runs, or if nobody recorded one."""
+    """An attempt as users see it. It has no end while it runs, or if none was recorded."""
 
     source: Source
     number: int
@@ -73,7 +73,7 @@ def attempts_of(task: TaskView | None, records: Collection[AttemptRecord]) -> li
 
 
 def recorded_attempts(task: TaskView, records: Collection[AttemptRecord]) -> list[ShownAttempt]:
-    """Those of the attempts that horsies or a worker recorded."""
+    """The attempts that horsies or a worker recorded."""
     return [attempt for attempt in attempts_of(task, records) if attempt.source is not Source.TASK]
 
 
@@ -132,7 +132,7 @@ def _outcome(record: AttemptRecord, task: TaskView) -> str:
 
 
 def _end(record: AttemptRecord, task: TaskView) -> datetime | None:
-    """A cancel ends the task before its worker has stopped and recorded it."""
+    """A cancel ends the task before its worker stops and records the end."""
     if record.finished_at is None and _outcome(record, task) == TaskState.CANCELLED:
         return task.finished_at
     return record.finished_at

@@ -11,7 +11,7 @@ from airflow_horsies.core.task import TaskState, TaskView
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueDepth:
-    """What waits and runs in one queue."""
+    """The number of tasks that wait and run in one queue."""
 
     queue: str
     ready: int
@@ -29,7 +29,7 @@ class QueueDepth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerState:
-    """The last word of one worker."""
+    """The last report of one worker."""
 
     id: str
     hostname: str
@@ -47,7 +47,7 @@ class WorkerState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionClass:
-    """How long finished tasks of a class are kept; None is for ever."""
+    """How long finished tasks of a class are kept; None means forever."""
 
     key: str
     duration: timedelta | None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from airflow_horsies.exceptions import HorsiesError
 
 ERRORS_PAGE = "reference/errors.html"
-# The codes of airflow_horsies.worker and of horsies itself; a task may fail with others of its own.
+# The codes of airflow_horsies.worker and of horsies itself; tasks may define others.
 DOCUMENTED_CODES = frozenset(
     {
         "BAD_INPUT",
@@ -53,9 +53,9 @@ DOCUMENTED_CODES = frozenset(
 
 
 def explain_error(docs_url: str, error: str | HorsiesError | None) -> str | None:
-    """The address of what the documentation says of an error code, or of an exception; None where it says nothing.
+    """The URL of the documentation of an error code or an exception; None if it is not documented.
 
-    :param docs_url: where the documentation is, as ``[horsies] docs_url`` names it; empty where nobody serves it.
+    :param docs_url: the URL of the documentation, from ``[horsies] docs_url``; empty if it is not published.
     """
     if not docs_url.startswith(("https://", "http://")):
         return None

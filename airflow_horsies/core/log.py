@@ -1,4 +1,4 @@
-"""What a task writes while it runs: lines and progress."""
+"""What a task writes while it runs: log lines and progress."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-# At once: of one task, and of all tasks together.
+# Limits of one read: for one task, and for all tasks together.
 READ_LINES = 1_000
 READ_LINES_OF_ALL = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class LogChunk:
-    """Lines of an attempt that were written at one time; none of them holds a line break or is missing."""
+    """Consecutive lines of an attempt with the same time and level; no line contains a line break."""
 
     first_number: int
     logged_at: datetime
@@ -38,7 +38,7 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True, order=True)
 class LogCursor:
-    """The last line somebody has seen of a task."""
+    """The position of the last line read of a task."""
 
     attempt: int = 0
     number: int = 0
@@ -46,7 +46,7 @@ class LogCursor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a running attempt is: ``done`` of ``total``, where the total is known, and what it is doing."""
+    """The progress of a running attempt: ``done`` of ``total``, if the total is known, and the current stage."""
 
     attempt: int
     done: int
@@ -61,12 +61,12 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskNews:
-    """What workers told of a task since somebody looked: the next lines, and how far it is now."""
+    """What is new of a task since the last read: the next log lines, and its progress."""
 
     lines: tuple[LogLine, ...] = ()
     progress: Progress | None = None
 
 
 def lines_of_each(tasks: int) -> int:
-    """How many lines of each of so many tasks are read at once."""
+    """The number of lines to read at once of each task, given the number of tasks."""
     return min(READ_LINES, max(READ_LINES_OF_ALL // max(tasks, 1), 1))

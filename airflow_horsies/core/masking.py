@@ -1,4 +1,4 @@
-"""Secrets in text that are known by their form alone: passwords of URLs, and what follows the name of a secret."""
+"""Masks secrets that can be recognised by their form: passwords in URLs, and values after the name of a secret."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 MASK = "***"
 
-# Every repetition has a bound, so that no text takes long. A password may hold what a URL would have encoded.
+# Every repetition is bounded, so no text takes long. A password may contain characters that a URL should encode.
 _URL_PASSWORD = re.compile(r"(?P<kept>://[^\s/:@'\"<>]{0,256}:)(?P<secret>[^\s'\"<>]{1,1024})(?=@)")
 _NAMED = re.compile(
     r"""(?P<kept>
@@ -25,13 +25,13 @@ _NAMED = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 _AUTHORIZATION = re.compile(r"(?P<kept>\b(?:Bearer|Basic)\s{1,3})(?P<secret>[\w.~+/=-]{8,4096})", re.IGNORECASE)
-# Under such names one also finds switches and numbers.
+# Switches and numbers also have these names.
 _HARMLESS = re.compile(r"true|false|none|null|yes|no|on|off|[\d.]+(?:ms|s|m|h|d)?|\*+", re.IGNORECASE)
 
 
 def mask_text(text: str) -> str:
     """
-    The text without the secrets in it that can be told by their form.
+    The text with all secrets masked that can be recognised by their form.
 
     >>> mask_text("cannot connect to postgresql://etl:hunter2@db/sales")
     'cannot connect to postgresql://etl:***@db/sales'
@@ -42,7 +42,7 @@ def mask_text(text: str) -> str:
 
 
 def mask_value(value: Any) -> Any:
-    """The same for every text in a value, its keys among them."""
+    """The same for every text in a value, including keys."""
     match value:
         case str():
             return mask_text(value)

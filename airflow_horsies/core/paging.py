@@ -11,7 +11,7 @@ from airflow_horsies.core.task import TaskView
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageCursor:
-    """Where the next page of a listing begins."""
+    """The position where the next page of a listing begins."""
 
     at: datetime
     task_id: str
@@ -19,7 +19,7 @@ class PageCursor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskPage:
-    """One page of a listing, newest first; ``next`` is None on the last. Results and attempts are left out."""
+    """One page of a listing, newest first; ``next`` is None on the last page. Results and attempts are omitted."""
 
     tasks: tuple[TaskView, ...]
     next: PageCursor | None
@@ -27,7 +27,7 @@ class TaskPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedTasks:
-    """The failed and expired ones among the tasks that were searched, newest first; ``next`` goes on searching."""
+    """The failed and expired tasks of the searched range, newest first; ``next`` continues the search."""
 
     ids: tuple[str, ...]
     searched_to: datetime | None
@@ -36,7 +36,7 @@ class FailedTasks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """Rows between two times, and of these those from one place in the order of time and key up to another."""
+    """Rows between two times, limited to a range in the order of time and key."""
 
     since: datetime | None = None
     until: datetime | None = None

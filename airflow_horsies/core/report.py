@@ -1,4 +1,4 @@
-"""A report that a task made."""
+"""A report that a task produced."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import datetime
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """A page that a task made of a period; ``location`` is where the task also wrote it, with its figures."""
+    """A page about a period; ``location`` is where the task also wrote the page and its figures."""
 
     name: str
     period_start: datetime

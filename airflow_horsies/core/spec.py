@@ -29,14 +29,14 @@ MAX_IDEMPOTENCY_KEY_BYTES = 255
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """When horsies runs a failed attempt again; build it with :meth:`fixed` or :meth:`exponential`.
+    """When horsies retries a failed attempt; build it with :meth:`fixed` or :meth:`exponential`.
 
-    :param max_retries: attempts after the first, 1 to 20.
-    :param intervals: seconds to wait before each retry (fixed), or the one base interval (exponential).
+    :param max_retries: the number of attempts after the first, 1 to 20.
+    :param intervals: seconds to wait before each retry (fixed), or a single base interval (exponential).
     :param auto_retry_for: error codes that are retried; any other code fails the task at once.
     :param backoff_strategy: ``fixed``, or ``exponential`` for waits that double.
-    :param jitter: spread each wait by up to a quarter, so that many tasks do not come back at once.
-    :param max_delay_seconds: upper bound of a wait.
+    :param jitter: vary each wait by up to a quarter, so that many tasks do not retry at the same time.
+    :param max_delay_seconds: the longest wait.
     """
 
     max_retries: int
@@ -78,18 +78,22 @@ class RetryPolicy:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> RetryPolicy:
-        """The policy a plain dict describes, as a DAG file or a template gives it."""
+        """The policy from a plain dict, as in a DAG file or a template."""
         require(isinstance(values, Mapping), "retry_policy", f"must be a mapping, not {values!r}")
         known = set(cls.__dataclass_fields__)
         unknown = sorted(str(key) for key in values if key not in known)
-        require(not unknown, "retry_policy", f"unknown key(s) {unknown}; known are {sorted(known)}")
+        require(
+            not unknown,
+            "retry_policy",
+            f"has unknown key(s) {', '.join(unknown)}. Supported: {', '.join(sorted(known))}",
+        )
         missing = [key for key in ("intervals", "auto_retry_for") if key not in values]
-        require(not missing, "retry_policy", f"lacks {missing}")
+        require(not missing, "retry_policy", f"is missing {' and '.join(missing)}")
         given = dict(values)
         if given.get("backoff_strategy", "fixed") == "fixed":
-            # What is no list of intervals is refused as such, not for its length.
+            # Another type is reported as a wrong type, not as a wrong length.
             given.setdefault("max_retries", len(given["intervals"]) if isinstance(given["intervals"], Sequence) else 1)
-        require("max_retries" in given, "retry_policy", "needs max_retries unless it is a fixed policy")
+        require("max_retries" in given, "retry_policy", "needs max_retries, because its backoff_strategy is not fixed")
         return cls(**given)
 
     def __post_init__(self) -> None:
@@ -110,16 +114,16 @@ class RetryPolicy:
             require(
                 len(self.intervals) == self.max_retries,
                 "retry_policy.intervals",
-                f"a fixed policy needs one interval per retry: {self.max_retries} retries, "
-                f"{len(self.intervals)} intervals",
+                f"must contain one interval per retry in a fixed policy, not {len(self.intervals)} for "
+                f"{self.max_retries} retries",
             )
         else:
             require(
                 len(self.intervals) == 1,
                 "retry_policy.intervals",
-                f"an exponential policy needs exactly one base interval, not {len(self.intervals)}",
+                f"must contain exactly one base interval in an exponential policy, not {len(self.intervals)}",
             )
-        require(isinstance(self.jitter, bool), "retry_policy.jitter", f"must be a bool, not {self.jitter!r}")
+        require(isinstance(self.jitter, bool), "retry_policy.jitter", f"must be True or False, not {self.jitter!r}")
         if self.max_delay_seconds is not None:
             require_int("retry_policy.max_delay_seconds", self.max_delay_seconds, 1, 2**31 - 1)
         require(
@@ -143,15 +147,15 @@ class TaskSpec:
     :param kwargs: its keyword arguments; JSON values only.
     :param queue: the queue; a worker of an app without named queues serves only ``default``.
     :param priority: 1 (first) to 100 (last), within the queue.
-    :param retry_policy: when a failed attempt runs again; without one it never does.
-    :param good_until: a task not started by then becomes EXPIRED; also caps retries. Timezone-aware.
-    :param delay: earliest start, counted from the moment of sending on the database's clock; whole seconds.
-    :param timeout: the worker kills an attempt that runs longer; at least one second.
-    :param retention: how long the finished task is kept: a retention class, or ``forever``. Without one, the class that
-        the workers have mapped the queue to, or 30 days.
+    :param retry_policy: when a failed attempt is retried; never without a policy.
+    :param good_until: a task that has not started by this time becomes EXPIRED; also limits retries. Timezone-aware.
+    :param delay: the time from sending, on the clock of the database, to the earliest start; whole seconds.
+    :param timeout: the worker kills an attempt that runs for longer; at least one second.
+    :param retention: how long the finished task is kept: a retention class, or ``forever``. By default the class that
+        the workers assign to the queue, or 30 days.
     :param retain_rerun_input: keep the arguments with the finished task (up to 64 KiB).
-    :param idempotency_key: sending the same key again returns the first task (horsies 0.5 and newer).
-    :param task_id: a UUID of your own; without one a new id is minted.
+    :param idempotency_key: sending the same key again returns the first task (horsies 0.5 or newer).
+    :param task_id: a UUID for the task; generated by default.
     """
 
     task_name: str
@@ -186,7 +190,7 @@ class TaskSpec:
         require(
             isinstance(self.retain_rerun_input, bool),
             "retain_rerun_input",
-            f"must be a bool, not {self.retain_rerun_input!r}",
+            f"must be True or False, not {self.retain_rerun_input!r}",
         )
         if self.good_until is not None:
             require(
@@ -197,24 +201,24 @@ class TaskSpec:
             require(
                 self.good_until.utcoffset() is not None,
                 "good_until",
-                "has no time zone, so it names no instant; use for example datetime.now(timezone.utc) + …",
+                "has no time zone. Use an aware datetime, for example datetime.now(timezone.utc) + timedelta(hours=1)",
             )
             require(
                 datetime.min.year < self.good_until.year < datetime.max.year,
                 "good_until",
-                f"is at the end of time ({self.good_until:%Y-%m-%d}), where not every time zone has a date; leave it "
-                "out for a task that never expires",
+                f"is at the limit of the calendar ({self.good_until:%Y-%m-%d}), which some time zones do not have. "
+                "Leave it out for a task that never expires",
             )
             object.__setattr__(self, "good_until", plain_utc(self.good_until))
         if self.delay is not None:
-            require_whole_seconds("delay", self.delay, least=0)
+            require_whole_seconds("delay", self.delay, minimum=0)
         if self.timeout is not None:
             require(
                 isinstance(self.timeout, timedelta),
                 "timeout",
                 f"must be a timedelta, not {type(self.timeout).__name__}",
             )
-            require(self.timeout >= timedelta(seconds=1), "timeout", "must be at least one second")
+            require(self.timeout >= timedelta(seconds=1), "timeout", f"must be at least one second, not {self.timeout}")
         if self.idempotency_key is not None:
             require_text("idempotency_key", self.idempotency_key, max_bytes=MAX_IDEMPOTENCY_KEY_BYTES)
         if self.task_id is not None:
@@ -223,5 +227,5 @@ class TaskSpec:
 
 def plain_utc(instant: datetime) -> datetime:
     utc = instant.astimezone(UTC)
-    # A subclass such as pendulum's prints itself differently, and what is printed is hashed.
+    # The text is hashed, and that of a subclass, such as pendulum's, differs.
     return datetime(utc.year, utc.month, utc.day, utc.hour, utc.minute, utc.second, utc.microsecond, tzinfo=UTC)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
+from operator import attrgetter
 
 from airflow_horsies.core.task import TaskState
 from airflow_horsies.core.validation import require_int, require_text
@@ -34,17 +35,18 @@ class TaskInstanceKey:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AirflowTry:
     """
-    What Airflow records of the try that submits; it tells a retry from a clear, and a DAG run from one made again.
+    What Airflow records of the try that submits. It distinguishes a retry from a clear, and a DAG run from one that was
+    deleted and created again.
 
     :param try_number: ``ti.try_number``.
-    :param max_tries: ``ti.max_tries`` as Airflow stores it, which a clear changes and a retry does not.
-    :param clear_number: ``dag_run.clear_number``, which every clear within the run raises.
+    :param max_tries: ``ti.max_tries`` as Airflow stores it; a clear changes it, a retry does not.
+    :param clear_number: ``dag_run.clear_number``; every clear in the run increases it.
     :param run_started_at: ``dag_run.start_date``.
-    :param run_key: a value that Airflow keeps as long as the DAG run exists; None where there is none.
-    :param namespace: the namespace in which the first try submitted, where Airflow keeps it.
-    :param is_key_of_run: whether a key that another try recorded is of this run, too: two tries that begin at the same
-        time may each have made one. Its answer is None where Airflow does not say.
-    :param run_keys: what it has answered so far.
+    :param run_key: a value that Airflow keeps as long as the DAG run exists; None if there is none.
+    :param namespace: the namespace in which the first try submitted, if Airflow keeps it.
+    :param is_key_of_run: whether a key that another try recorded also belongs to this run: two tries that start at the
+        same time may each create a key. Returns None if Airflow does not know.
+    :param run_keys: the answers so far.
     """
 
     try_number: int
@@ -61,7 +63,7 @@ class AirflowTry:
         require_int("clear_number", self.clear_number, 0, 2**31 - 1)
 
     def ask_about(self, key: str) -> AirflowTry:
-        """The same try, which now knows whether the key is of its run."""
+        """The same try, with the answer whether the key belongs to its run."""
         answer = None if self.is_key_of_run is None else self.is_key_of_run(key)
         return replace(self, run_keys={**self.run_keys, key: answer})
 
@@ -74,7 +76,7 @@ class AirflowTry:
 
 
 class SubmitOutcome(StrEnum):
-    """How a submission came by its task."""
+    """How a submission got its task."""
 
     SENT = "SENT"
     REATTACHED = "REATTACHED"
@@ -96,15 +98,15 @@ class Submission:
     queue: str
     good_until: datetime | None
     submitted_at: datetime
-    # Whether it is of the newest life, the item's newest round, and still asked for.
+    # Whether it belongs to the newest life, is the newest round of its item, and is still requested.
     is_latest: bool = True
-    # The deployment that submitted; empty where it has no address.
+    # The deployment that submitted; empty if it has no address.
     base_url: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmitResult:
-    """One submitted task: its id, how it came about, and its state at that moment."""
+    """One submitted task: its id, its outcome, and its state at that moment."""
 
     task_id: str
     outcome: SubmitOutcome
@@ -115,26 +117,30 @@ class SubmitResult:
 
 
 def latest_task_ids(submissions: Iterable[Submission]) -> list[str]:
-    """What a task instance submitted last, in the order in which it asked for it."""
-    latest = sorted((each for each in submissions if each.is_latest), key=lambda each: each.position)
-    return [each.horsies_task_id for each in latest]
+    """The tasks of the last submission of a task instance, in the order of its items."""
+    latest = [submission for submission in submissions if submission.is_latest]
+    return [submission.horsies_task_id for submission in sorted(latest, key=attrgetter("position"))]
 
 
 def batch_task_ids(submissions: Iterable[Submission], *, life: int | None, size: int | None) -> list[str]:
     """
-    The tasks of a batch in the order of its items: exactly those, or an error.
+    The tasks of a batch in the order of its items; an error if some are missing.
 
-    :param life: the life that submitted them; None where an older release did not say, and takes the newest.
-    :param size: how many there are; None where an older release did not say.
+    :param life: the life that submitted them; None, from an older release, takes the newest.
+    :param size: the number of items; None if an older release did not record it.
     """
-    latest = {each.position: each for each in submissions if each.is_latest and life in (None, each.life)}
+    latest = {
+        submission.position: submission
+        for submission in submissions
+        if submission.is_latest and life in (None, submission.life)
+    }
     expected = len(latest) if size is None else size
     if not expected or sorted(latest) != list(range(expected)):
         wanted = "at least one" if size is None else str(size)
         raise TaskNotFound(
-            f"{len(latest)} items of the batch were found in the airflow_horsies tables, where {wanted} had been sent. "
-            "The task instance was cleared since, records are past their retention, or the connection leads to "
-            "another database. Their outcome is unknown; clear the task instance to run them again",
+            f"Found {len(latest)} items of the batch in the airflow_horsies tables, expected {wanted}. The task "
+            "instance has been cleared, the records are past their retention, or the connection leads to another "
+            "database. The outcome of the tasks is unknown. Clear the task instance to run them again.",
             task_id=latest[min(latest)].horsies_task_id if latest else "(none)",
         )
     return [latest[position].horsies_task_id for position in range(expected)]

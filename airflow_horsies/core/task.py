@@ -1,4 +1,4 @@
-"""A task as the database holds it: its state, its attempts and its result."""
+"""A task as stored in the database: its state, its attempts and its result."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptRecord:
-    """What a worker of ``airflow_horsies.worker`` told of an attempt, also of one that was cancelled or is running.
+    """What a worker of ``airflow_horsies.worker`` reported of an attempt, also of a running or cancelled one.
 
-    ``finished_at`` and ``outcome`` are None while it runs, and stay so when its process was killed.
+    ``finished_at`` and ``outcome`` are None while it runs, and stay None if its process is killed.
     """
 
     number: int
@@ -119,7 +119,7 @@ class TaskResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskView:
-    """A task as the database holds it now."""
+    """A task as currently stored in the database."""
 
     id: str
     task_name: str
@@ -147,12 +147,12 @@ class TaskView:
 
 
 class CancelOutcome(StrEnum):
-    """What a cancel found."""
+    """The outcome of a cancel."""
 
     CANCELLED = "CANCELLED"
     ALREADY_CANCELLED = "ALREADY_CANCELLED"
     ALREADY_FINISHED = "ALREADY_FINISHED"
     # Another task instance shares the task by an idempotency key, or a later try waits for it.
     STILL_WANTED = "STILL_WANTED"
-    # It cannot be recorded now, and is carried out later.
+    # The cancel cannot be recorded now, and is carried out later.
     REQUESTED = "REQUESTED"

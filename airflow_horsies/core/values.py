@@ -1,4 +1,4 @@
-"""Attempts, progress and log lines as JSON has them: one set of field names for the command line and the pages."""
+"""Attempts, progress and log lines as JSON: one set of field names for the command line and the pages."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def unchanged(text: str | None) -> str | None:
 
 
 def attempt_values(attempt: ShownAttempt, *, text: Text = unchanged) -> AttemptValues:
-    """:param text: what becomes of text that a task wrote."""
+    """:param text: applied to every text that a task wrote."""
     return AttemptValues(
         attempt=attempt.number,
         outcome=attempt.outcome,
@@ -97,7 +97,7 @@ def line_values(line: LogLine, *, text: Text = unchanged) -> LineValues:
 
 
 def to_plain(value: Any) -> Any:
-    """What json.dumps takes: dataclasses become dicts, times become ISO text, enums become text."""
+    """A value for json.dumps: dataclasses become dicts, times become ISO text, enums become text."""
     match value:
         case datetime():
             return value.isoformat()
@@ -108,5 +108,5 @@ def to_plain(value: Any) -> Any:
         case list() | tuple():
             return [to_plain(item) for item in value]
     if is_dataclass(value):
-        return {each.name: to_plain(getattr(value, each.name)) for each in fields(value)}
+        return {field.name: to_plain(getattr(value, field.name)) for field in fields(value)}
     return value

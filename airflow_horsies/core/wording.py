@@ -1,4 +1,4 @@
-"""How attempts and progress are described to people, in a line each."""
+"""One-line descriptions of attempts and progress."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def describe_metrics(metrics: Mapping[str, Any]) -> str:
 
 def describe_progress(progress: Progress) -> str:
     """``40 % (4 of 10), stage 3 of 7``"""
-    told = f"{progress.done:,} done"
+    text = f"{progress.done:,} done"
     if progress.total and progress.fraction is not None:
-        # Rounded down: nothing is done to 100 % before its end.
-        told = f"{int(progress.fraction * 100)} % ({progress.done:,} of {progress.total:,})"
-    return f"{told}, {progress.stage}" if progress.stage else told
+        # Rounded down: 100 % is reached only at the end.
+        text = f"{int(progress.fraction * 100)} % ({progress.done:,} of {progress.total:,})"
+    return f"{text}, {progress.stage}" if progress.stage else text
 
 
 def human_bytes(size: float) -> str:

@@ -1,4 +1,4 @@
-"""Pauses between tries."""
+"""Pauses between retries."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 
 
 class Backoff:
-    """Pauses that grow, each shortened by chance: many who were refused at once do not come back at once."""
+    """Growing pauses with jitter, so that many clients do not retry at the same time."""
 
     def __init__(self, first_seconds: float, most_seconds: float) -> None:
         self._first = min(first_seconds, most_seconds)
@@ -23,5 +23,5 @@ class Backoff:
 
 
 def jittered(seconds: float) -> float:
-    """From half of it to all of it."""
+    """A random time from half of the given one to all of it."""
     return random.uniform(seconds / 2, seconds)  # noqa: S311

@@ -1,4 +1,4 @@
-"""Scripts run on a connection: synchronously for operators, asynchronously for triggers."""
+"""Runs scripts on a connection: synchronously for operators, asynchronously for triggers."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ COPIED_AT_ONCE = 500
 
 
 def run(connection: Any, script: Script[T], pipeline: psycopg.Pipeline | None = None) -> T:
-    """Run a script on a connection the caller owns, in whatever transaction it is in.
+    """Run a script on a connection of the caller, in its current transaction.
 
-    With a pipeline, a statement is waited for when the script looks at its rows, or at the rows of a later one.
+    With a pipeline, it waits for a statement only when the script reads its rows, or the rows of a later statement.
     """
     try:
         statement = next(script)
@@ -34,21 +34,21 @@ def run(connection: Any, script: Script[T], pipeline: psycopg.Pipeline | None = 
                 _copy_in(cursor, statement)
             else:
                 cursor.execute(statement.sql, statement.params or None)
-            statement = script.send(_rows(cursor) if pipeline is None else LateRows(cursor, pipeline))
+            statement = script.send(_rows(cursor) if pipeline is None else LazyRows(cursor, pipeline))
     except StopIteration as stop:
         outcome: T = stop.value
         return outcome
 
 
-class LateRows(Sequence[Row]):
-    """The rows of a statement that was sent; they come when they are looked at."""
+class LazyRows(Sequence[Row]):
+    """The rows of a statement in a pipeline, fetched when they are read."""
 
     def __init__(self, cursor: psycopg.Cursor[Any], pipeline: psycopg.Pipeline) -> None:
         self._cursor = cursor
         self._pipeline = pipeline
 
     @cached_property
-    def _came(self) -> Rows:
+    def _fetched(self) -> Rows:
         self._pipeline.sync()
         return _rows(self._cursor)
 
@@ -57,10 +57,10 @@ class LateRows(Sequence[Row]):
     @overload
     def __getitem__(self, index: slice) -> Rows: ...
     def __getitem__(self, index: int | slice) -> Row | Rows:
-        return self._came[index]
+        return self._fetched[index]
 
     def __len__(self) -> int:
-        return len(self._came)
+        return len(self._fetched)
 
 
 def _copy_in(cursor: Any, statement: CopyIn) -> None:
@@ -84,33 +84,33 @@ def open_pipeline(connection: Any) -> AbstractContextManager[psycopg.Pipeline | 
 async def run_async(
     connection: psycopg.AsyncConnection[Any], make_script: Callable[[], Script[T]], limits: Limits = LIMITS
 ) -> T:
-    """Run a script in one transaction on a connection the caller owns, in autocommit mode; within the limits."""
-    with Patience(connection, limits.answer_seconds) as patience:
+    """Run a script in one transaction, within the limits, on a connection of the caller in autocommit mode."""
+    with AnswerTimer(connection, limits.answer_seconds) as timer:
         async with connection.transaction(), connection.cursor() as cursor:
             await cursor.execute(_query(limits.statement), limits.statement.params)
             script = make_script()
             try:
                 statement = next(script)
                 while True:
-                    patience.renew()
+                    timer.renew()
                     await cursor.execute(_query(statement), statement.params or None)
                     statement = script.send(_as_rows(cursor, await cursor.fetchall() if cursor.description else []))
             except StopIteration as stop:
-                patience.renew()
+                timer.renew()
                 outcome: T = stop.value
                 return outcome
 
 
-class Patience:
-    """Closes a connection whose server does not answer in time, so that whoever waits for it is told.
+class AnswerTimer:
+    """Cuts a connection whose server does not answer in time, so that the wait for it fails.
 
-    A time-out around the wait would not do: a transaction that is left asks the server again.
+    A timeout around the wait is not enough: leaving the transaction would send another request to the server.
     """
 
     def __init__(self, connection: psycopg.AsyncConnection[Any], seconds: float) -> None:
         self._connection = connection
         self._seconds = seconds
-        self._is_over = False
+        self._has_expired = False
         self._timer: asyncio.TimerHandle | None = None
 
     def renew(self) -> None:
@@ -119,24 +119,24 @@ class Patience:
         self._timer = asyncio.get_running_loop().call_later(self._seconds, self._give_up)
 
     def _give_up(self) -> None:
-        self._is_over = True
+        self._has_expired = True
         hang_up(self._connection)
 
-    def __enter__(self) -> Patience:
+    def __enter__(self) -> AnswerTimer:
         self.renew()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        if self._is_over and isinstance(error, psycopg.Error):
+        if self._has_expired and isinstance(error, psycopg.Error):
             raise psycopg.OperationalError(f"no answer within {self._seconds:.0f} s") from error
 
 
 def hang_up(connection: psycopg.AsyncConnection[Any]) -> None:
-    """End a connection's conversation in both directions: whoever waits for an answer finds it lost, at once.
+    """Shut down the socket of a connection, so that a wait for an answer fails at once.
 
-    The connection itself is not closed here, as the event loop may still wait for its descriptor.
+    The connection itself is not closed, because the event loop may still wait for its descriptor.
     """
     with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as link:
         link.shutdown(socket.SHUT_RDWR)

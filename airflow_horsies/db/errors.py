@@ -1,4 +1,4 @@
-"""What a driver's error means."""
+"""The meaning of driver errors."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import psycopg
 import psycopg2
 
 DRIVER_ERRORS: tuple[type[Exception], ...] = (psycopg.Error, psycopg2.Error)
-# A serialisation failure, a deadlock, or two first claims of one idempotency key: nothing was committed.
+# A serialisation failure, a deadlock, or concurrent first claims of an idempotency key: nothing was committed.
 RERUN_SQLSTATES = frozenset({"40001", "40P01", "23505"})
-# No server, or it went away: a shutdown, a start, idle for too long, no connection left. Class 08 is the same.
+# No server, or a lost connection: a shutdown, a start, an idle timeout, no free connection. Class 08 is the same.
 LOST_SQLSTATES = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "53300"})
-# A server that takes no writes for now: a standby, as after a failover, or one whose disk is full.
+# A server that accepts no writes now: a standby, for example after a failover, or one with a full disk.
 READ_ONLY_SQLSTATE = "25006"
-# A lock that could not be had in time, and a statement that was cancelled or took too long.
+# A lock timeout, and a statement that was cancelled or took too long.
 BUSY_SQLSTATES = frozenset({"55P03", "57014", READ_ONLY_SQLSTATE})
-# Conflicts between transactions, and resources that are used up.
+# Conflicts between transactions, and exhausted resources.
 BUSY_CLASSES = ("40", "53")
 
 
@@ -26,7 +26,7 @@ def sqlstate_of(error: BaseException | None) -> str | None:
 
 
 def is_connection_lost(error: Exception) -> bool:
-    """No server, or it went away, or an operational error without a state."""
+    """Whether there is no server or the connection was lost; also any operational error without a state."""
     state = sqlstate_of(error)
     if state is not None:
         return state.startswith("08") or state in LOST_SQLSTATES
@@ -40,23 +40,23 @@ def is_busy(error: Exception) -> bool:
 
 
 def needs_new_connection(error: Exception, connection: Any) -> bool:
-    """Whether the connection is lost, or leads to a server that takes no writes: a new one may lead to another."""
+    """Whether the connection is lost or its server accepts no writes: a new connection may reach another server."""
     return is_connection_lost(error) or bool(connection.closed) or sqlstate_of(error) == READ_ONLY_SQLSTATE
 
 
-def asks_for_rerun(error: Exception, connection: Any) -> bool:
-    """Whether to run a script again at once. Not after a time limit, which has taken the caller's time already."""
+def should_rerun(error: Exception, connection: Any) -> bool:
+    """Whether to run a script again at once. Not after a time limit, which has already used the caller's time."""
     return needs_new_connection(error, connection) or sqlstate_of(error) in RERUN_SQLSTATES
 
 
-def misses_the_schema(error: BaseException) -> bool:
-    """Whether a statement does not fit the tables, as after an upgrade of horsies; class 42 also has privileges."""
+def is_schema_mismatch(error: BaseException) -> bool:
+    """Whether a statement does not match the tables, as after an upgrade of horsies; 42501 is a missing privilege."""
     state = sqlstate_of(error) or sqlstate_of(error.__cause__) or ""
     return state.startswith("42") and state != "42501"
 
 
 def lacks_history_partition(error: Exception) -> bool:
-    # A check that fails has a name, and messages are in the server's language.
+    # A failed check constraint has a name, a missing partition has none; messages are in the language of the server.
     diagnostics = getattr(error, "diag", None)
     return (
         sqlstate_of(error) == "23514"

@@ -11,9 +11,9 @@ PACKAGE = "airflow_horsies.db"
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long a statement may wait for a lock, run on the server, and stay without an answer.
+    """How long a statement may wait for a lock, run on the server, and remain unanswered.
 
-    A stricter limit that the database or the role has is kept.
+    A stricter limit of the database or the role takes precedence.
     """
 
     lock_seconds: float = 10.0
@@ -22,7 +22,7 @@ class Limits:
 
     @property
     def statement(self) -> Statement:
-        """For the transaction it is the first statement of."""
+        """Sets the limits; the first statement of a transaction."""
         return Statement(
             sql_text(PACKAGE, "limit_transaction"),
             {

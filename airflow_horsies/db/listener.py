@@ -1,4 +1,4 @@
-"""Connections that hear of the end of tasks."""
+"""Connections that receive a notification at the end of every task."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any, Final
 import psycopg
 
 from airflow_horsies.db.connection import Database
-from airflow_horsies.db.driver import Patience
+from airflow_horsies.db.driver import AnswerTimer
 from airflow_horsies.db.errors import DRIVER_ERRORS
 from airflow_horsies.db.limits import LIMITS, Limits
 from airflow_horsies.exceptions import (
     ListenUnavailable,
 )
 
-# Fires once a task is COMPLETED, FAILED, CANCELLED or EXPIRED, with its id as payload. A hint: the table is the truth.
+# Sent when a task becomes COMPLETED, FAILED, CANCELLED or EXPIRED, with its id as payload. A hint to read the table.
 TASK_DONE: Final = "task_done"
 POOLER_TRIALS = 3
 
 
 class Listener:
-    """A connection that hears ``task_done``. Read the tables only after it was opened."""
+    """A connection that listens to ``task_done``. Open it before reading the tables."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -37,7 +37,7 @@ class Listener:
             raise
 
     def wait(self, timeout_seconds: float) -> set[str]:
-        """The ids of tasks that ended; empty when the time was up."""
+        """The ids of tasks that ended; empty after the timeout."""
         with self._database.translated():
             return (
                 self._wait_psycopg(timeout_seconds)
@@ -46,7 +46,7 @@ class Listener:
             )
 
     def _wait_psycopg(self, timeout_seconds: float) -> set[str]:
-        # stop_after returns with everything that came in one packet, not with one message alone.
+        # stop_after returns all messages of one packet, not only the first.
         return {
             message.payload
             for message in self._connection.notifies(timeout=timeout_seconds, stop_after=1)
@@ -59,9 +59,9 @@ class Listener:
         if not connection.notifies:
             select.select([connection], [], [], timeout_seconds)
             connection.poll()
-        heard = {message.payload for message in connection.notifies if message.channel == TASK_DONE}
+        ended = {message.payload for message in connection.notifies if message.channel == TASK_DONE}
         connection.notifies.clear()
-        return heard
+        return ended
 
     def close(self) -> None:
         with suppress(*DRIVER_ERRORS):
@@ -74,10 +74,10 @@ class Listener:
         self.close()
 
     def _require_session(self) -> None:
-        """LISTEN through a pooler in transaction mode is accepted and never hears anything, so it is looked for.
+        """Detect a pooler in transaction mode, which accepts LISTEN and never delivers a notification.
 
-        A pooler invents the process id that it tells its client. In transaction mode it lends the backend that just
-        served us to the next client, or serves us from another one.
+        A pooler makes up the process id that it reports to its client. In transaction mode it gives our last backend to
+        the next client, or serves us from another backend.
         """
         backend = self._backend_pid(self._connection)
         if backend == self._connection.info.backend_pid:
@@ -105,7 +105,7 @@ class Listener:
 
 
 async def listen_async(database: Database, limits: Limits = LIMITS) -> psycopg.AsyncConnection[Any]:
-    """A connection that hears ``task_done``, for the asynchronous side; the same rules as Listener."""
+    """An asynchronous connection that listens to ``task_done``, with the same rules as Listener."""
     connection = await database.connect_async(database.listen_args)
     try:
         with database.translated():
@@ -118,8 +118,8 @@ async def listen_async(database: Database, limits: Limits = LIMITS) -> psycopg.A
 
 
 async def listen_again(connection: psycopg.AsyncConnection[Any], limits: Limits = LIMITS) -> None:
-    """It listens already, so this asks for nothing but an answer: silence alone does not tell a lost connection."""
-    with Patience(connection, limits.answer_seconds):
+    """Repeat LISTEN to get an answer: a lost connection is as silent as an idle one."""
+    with AnswerTimer(connection, limits.answer_seconds):
         await connection.execute("LISTEN task_done")
 
 
@@ -135,13 +135,14 @@ async def _require_session_async(database: Database, connection: psycopg.AsyncCo
 
 
 async def _backend_pid_async(connection: psycopg.AsyncConnection[Any], limits: Limits) -> int:
-    with Patience(connection, limits.answer_seconds):
+    with AnswerTimer(connection, limits.answer_seconds):
         row = await (await connection.execute("SELECT pg_backend_pid()")).fetchone()
     pid: int = row[0] if row else 0
     return pid
 
 
 LISTEN_THROUGH_POOLER = (
-    "{address} is reached through a connection pooler in transaction mode, where notifications never arrive. Give the "
-    'connection\'s extra a direct way with listen_host and listen_port, or set "listen": "poll" to wait by polling'
+    "Notifications from {address} cannot arrive, because a connection pooler in transaction mode is in between. Set "
+    "listen_host and listen_port in the connection's extra to the address of the Postgres server itself, or set "
+    '"listen": "poll" to wait by polling.'
 )

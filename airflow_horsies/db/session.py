@@ -1,4 +1,4 @@
-"""One synchronous connection that outlives its losses."""
+"""One synchronous connection that reconnects."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from airflow_horsies.db.backoff import jittered
 from airflow_horsies.db.connection import Database
 from airflow_horsies.db.driver import T, open_pipeline, run
-from airflow_horsies.db.errors import DRIVER_ERRORS, asks_for_rerun, needs_new_connection
+from airflow_horsies.db.errors import DRIVER_ERRORS, needs_new_connection, should_rerun
 from airflow_horsies.db.limits import Limits
 from airflow_horsies.db.statement import Script
 
@@ -20,9 +20,9 @@ RERUN_PAUSES_SECONDS = (0.2, 2.0)
 
 
 class Session:
-    """One synchronous connection, opened when first needed and opened anew when it was lost.
+    """One synchronous connection, opened on first use and reopened after a loss.
 
-    :param limits: what the server keeps for each statement; whoever hangs up leaves nothing behind that waits longer.
+    :param limits: enforced by the server for each statement, so that nothing keeps waiting there after a disconnect.
     """
 
     def __init__(self, database: Database, *, limits: Limits | None = None) -> None:
@@ -31,12 +31,11 @@ class Session:
         self._connection: Any = None
 
     def run(self, make_script: Callable[[], Script[T]], *, pipelined: bool = False) -> T:
-        """Run a script in one transaction, and again from the start when it was cut short.
+        """Run a script in one transaction, and again from the start if it was interrupted.
 
-        A connection that breaks during the commit leaves open whether it happened, so every script must come to the
-        same end when it is run after itself.
+        If the connection is lost during the commit, its outcome is unknown. So every script must be idempotent.
 
-        :param pipelined: go to the server only when the script looks at rows. Not for texts of several commands.
+        :param pipelined: wait for the server only when the script reads rows. Not for texts of several commands.
         """
         with self.database.translated():
             for pause_seconds in (*RERUN_PAUSES_SECONDS, None):
@@ -50,13 +49,13 @@ class Session:
                     _roll_back(connection)
                     if needs_new_connection(error, connection):
                         self.close()
-                    if pause_seconds is None or not asks_for_rerun(error, connection):
+                    if pause_seconds is None or not should_rerun(error, connection):
                         raise
                     time.sleep(jittered(pause_seconds))
                 except BaseException:
                     _roll_back(connection)
                     raise
-        raise AssertionError("the last run returns or raises")
+        raise AssertionError("The last run returns or raises.")
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
@@ -65,7 +64,7 @@ class Session:
                 connection.close()
 
     def hang_up(self) -> None:
-        """Called on another thread: who waits on the connection for an answer waits no longer."""
+        """End a wait for an answer on this connection; called from another thread."""
         connection = self._connection
         if connection is not None:
             with suppress(OSError, *DRIVER_ERRORS), socket.socket(fileno=os.dup(connection.fileno())) as wire:

@@ -1,7 +1,7 @@
 """A statement is SQL from a file plus its parameters; a script is a generator of statements.
 
-Neither knows a driver. The hook runs a script on a synchronous connection for operators and on an
-asynchronous one for triggers, so that there is one text of each rule.
+Neither depends on a driver. The same script runs on a synchronous connection for operators and on an asynchronous one
+for triggers, so every rule is written once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Rows = Sequence[Row]
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """SQL with named parameters, ready for any driver that takes ``%(name)s``."""
+    """SQL with named parameters, for any driver that accepts ``%(name)s``."""
 
     sql: str
     params: Mapping[str, Any] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class CopyIn(Statement):
 
 
 Script = Generator[Statement, Rows, T]
-"""Yields statements, is sent the rows of each, returns its outcome; all of it is one transaction."""
+"""Yields statements, receives the rows of each, and returns a result; all in one transaction."""
 
 
 @cache

@@ -1,4 +1,4 @@
-"""What a check asks about our own tables."""
+"""Queries of the health check about our own tables."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from airflow_horsies.wire.checks import MissingPrivilege
 
 
 def find_missing_privileges() -> Script[list[MissingPrivilege]]:
-    """What of submitting this user may not do."""
+    """The privileges that this user lacks for submitting."""
     rows = yield Statement(sql_text(PACKAGE, "find_missing_privileges"))
     return [MissingPrivilege(purpose="submit", missing=row["missing"], remedy=row["remedy"]) for row in rows]

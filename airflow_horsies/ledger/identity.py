@@ -1,4 +1,4 @@
-"""Who submits what: the task instance and its life, and the work that an item is known by."""
+"""Identifies submissions: the task instance and its life, and the work of an item."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TASK_ID_NAMESPACE = uuid.UUID("5d1a0f0e-7f0c-5b39-9c58-0a8f3f0c6f51")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submitter:
-    """The task instance that submits, in which try, from which deployment."""
+    """The submitting task instance, its try and its deployment."""
 
     namespace: str
     base_url: str
@@ -34,21 +34,21 @@ class Submitter:
         return key_of(self.namespace, self.task_instance)
 
     def derive_task_id(self, item: Item, round_: int) -> str:
-        """The same submission always gets the same id, also where its record was lost."""
+        """The id of a submission, always the same even if its record was lost."""
         name = [*self.key.values(), *self.tried.life_key, item.work.hex(), item.occurrence, round_]
         return str(uuid.uuid5(TASK_ID_NAMESPACE, json.dumps(name, separators=(",", ":"))))
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """What is asked for, and which of several equal ones it is."""
+    """The work of an item, and its number among equal items."""
 
     work: bytes
     occurrence: int
 
 
 class UnknownRunKey(Exception):
-    """Airflow is to be asked, outside of the transaction, whether a key is of the DAG run that submits."""
+    """Ask Airflow, outside of the transaction, whether a key belongs to the submitting DAG run."""
 
     def __init__(self, key: str) -> None:
         super().__init__(key)
@@ -56,7 +56,7 @@ class UnknownRunKey(Exception):
 
 
 class Life(Enum):
-    """How a try stands to the newest life that submitted."""
+    """The life of a try, compared with the newest life that submitted."""
 
     SAME = auto()
     NEWER = auto()
@@ -70,15 +70,15 @@ def items_of(tasks: Sequence[EncodedTask]) -> Iterator[Item]:
         seen[task.work] += 1
 
 
-def goes_on_with(submitter: Submitter, newest: Rows) -> bool:
+def continues_life(submitter: Submitter, newest: Rows) -> bool:
     """Whether this try belongs to the life that submitted last."""
     for row in newest:
         if row["base_url"] and submitter.base_url and row["base_url"] != submitter.base_url:
             raise NamespaceTaken(
                 f"{submitter.task_instance} was submitted before by the Airflow deployment at {row['base_url']}, "
-                f"and this one is {submitter.base_url}. Deployments that share a horsies database must differ in "
-                f"the 'namespace' of their connection's extra (here it is {submitter.namespace!r}). If this is the "
-                "same deployment under a new URL, run 'airflow horsies db change-base-url'"
+                f"and this deployment is at {submitter.base_url}. Deployments that share a horsies database must "
+                f"differ in the 'namespace' of their connection's extra (here it is {submitter.namespace!r}). If this "
+                "is the same deployment under a new URL, run 'airflow horsies db change-base-url'."
             )
     if not newest:
         return False
@@ -87,33 +87,33 @@ def goes_on_with(submitter: Submitter, newest: Rows) -> bool:
         case Life.SAME:
             if submitter.tried.try_number < last_try(newest):
                 raise StaleSubmission(
-                    f"{submitter.task_instance} was taken for dead in try {submitter.tried.try_number}, and try "
-                    f"{last_try(newest)} asked for {last['horsies_task_id']}; this try submits nothing"
+                    f"{submitter.task_instance} is in try {submitter.tried.try_number}, and try {last_try(newest)} "
+                    f"has already asked for task {last['horsies_task_id']}. This try submits nothing."
                 )
             return True
         case Life.NEWER:
             return False
         case Life.OLDER:
             raise StaleSubmission(
-                f"{submitter.task_instance} has been cleared since, or its run was made again, and the newer one has "
-                f"submitted {last['horsies_task_id']}; this try submits nothing"
+                f"{submitter.task_instance} has been cleared, or its DAG run was created again, and the newer life has "
+                f"submitted task {last['horsies_task_id']}. This try submits nothing."
             )
 
 
 def last_try(newest: Rows) -> int:
-    """The newest try that asked for something, whether or not it had to send it."""
+    """The newest try that submitted, whether or not it had to send a task."""
     tries: list[int] = [max(row["try_number"], row["seen_try"] or 0) for row in newest]
     return max(tries)
 
 
 def compare_lives(tried: AirflowTry, row: Row) -> Life:
-    """Where what Airflow records cannot tell, a newer life: running again is right, an old value is wrong."""
+    """If the records are inconclusive, a newer life: running again is safer than returning an old result."""
     if not is_same_run(tried, row):
         began: datetime | None = row["run_started_at"]
         is_earlier = began is not None and tried.run_started_at is not None and tried.run_started_at < began
         return Life.OLDER if is_earlier else Life.NEWER
     if row["clear_number"] is None:
-        # Recorded by a release that did not keep it: certain only where nothing of the run was ever cleared.
+        # Recorded by a release without clear numbers: certain only if no task of the run was ever cleared.
         return Life.SAME if tried.clear_number == 0 else Life.NEWER
     if tried.clear_number != row["clear_number"]:
         return Life.NEWER if tried.clear_number > row["clear_number"] else Life.OLDER

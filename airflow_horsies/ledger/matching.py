@@ -1,4 +1,4 @@
-"""Which recorded submission an item of the present list is."""
+"""Matches the items of a submission with recorded submissions."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from airflow_horsies.wire.encoding import EncodedTask, as_sent, work_of
 from airflow_horsies.wire.reading import FoundCommand, find_commands, is_same_command, read_tasks
 from airflow_horsies.wire.statements import Wire
 
-NO_LONGER_ASKED_FOR = -1
+NO_LONGER_REQUESTED = -1
 
 
 def match_items(
     wire: Wire, newest: Rows, items: Sequence[Item], tasks: Sequence[EncodedTask]
 ) -> Script[dict[int, Row]]:
-    """What was recorded of each item, by its place in the list."""
+    """The recorded rows of the items, by place in the list."""
     rows = {Item(bytes(row["work"]), row["occurrence"]): row for row in newest if row["work"] is not None}
     unknown = [row for row in newest if row["work"] is None]
     if unknown:
@@ -28,8 +28,8 @@ def match_items(
 def _find_works(
     wire: Wire, unknown: Sequence[Row], rows: dict[Item, Row], tasks: Sequence[EncodedTask]
 ) -> Script[None]:
-    """Of what a release submitted that recorded no work: by the arguments, where horsies still has them, else by the
-    fingerprint of the item that stands where it stood."""
+    """Match rows of a release that recorded no work: by the arguments, if horsies still keeps them, else by the
+    fingerprint of the item at the same place."""
     ids = [row["horsies_task_id"] for row in unknown]
     found = yield from read_tasks(wire, ids, whole=True)
     commands = yield from find_commands(wire, ids)
@@ -47,31 +47,31 @@ def _find_works(
 
 
 def _is_as_sent(task: EncodedTask, row: Row, command: FoundCommand) -> bool:
-    """The deadline is often counted from the submission, so that of each try differs."""
+    """The deadline is often relative to the submission, so every try has another."""
     return is_same_command(as_sent(task, queue_name=row["queue_name"], good_until=row["good_until"]), command)
 
 
 def find_unwanted(newest: Rows, recorded: Mapping[int, Row]) -> list[Row]:
     wanted = {row["position"] for row in recorded.values()}
-    return [row for row in newest if row["position"] not in wanted and row["place"] != NO_LONGER_ASKED_FOR]
+    return [row for row in newest if row["position"] not in wanted and row["place"] != NO_LONGER_REQUESTED]
 
 
 def rounds_by_place(newest: Rows) -> dict[int, int]:
-    """How many rounds there were at each place: what is asked for instead of something else is another one."""
+    """The number of rounds by place: an item that replaces another is a new round."""
     rounds: dict[int, int] = {}
     for row in newest:
-        place = row["position"] if row["place"] in (None, NO_LONGER_ASKED_FOR) else row["place"]
+        place = row["position"] if row["place"] in (None, NO_LONGER_REQUESTED) else row["place"]
         rounds[place] = max(rounds.get(place, 0), row["round"])
     return rounds
 
 
 def find_moved(newest: Rows, recorded: Mapping[int, Row]) -> list[dict[str, int]]:
-    """Items that stand elsewhere now, were let go of before, or are no longer asked for."""
+    """Items that have moved, were released before, or are no longer requested."""
     places = {row["position"]: place for place, row in recorded.items()}
     moved = []
     for row in newest:
-        stands = row["position"] if row["place"] is None else row["place"]
-        place = places.get(row["position"], NO_LONGER_ASKED_FOR)
-        if place != stands or (place >= 0 and row["released_at"] is not None):
+        current = row["position"] if row["place"] is None else row["place"]
+        place = places.get(row["position"], NO_LONGER_REQUESTED)
+        if place != current or (place >= 0 and row["released_at"] is not None):
             moved.append({"position": row["position"], "place": place})
     return moved

@@ -1,4 +1,4 @@
-"""The submissions of an item that are about to be recorded, and tasks that exist though no record does."""
+"""Submissions that are about to be recorded, and existing tasks without a record."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Round:
 
     @property
     def columns(self) -> dict[str, object]:
-        """What record_submissions.sql takes from one round, as JSON has it."""
+        """The values of one round for record_submissions.sql, as JSON."""
         good_until = self.task.good_until
         return {
             "position": self.position,
@@ -56,13 +56,13 @@ class Round:
         self.task = replace(self.task, id=self.submitter.derive_task_id(self.item, number))
 
 
-def asks_for_next_round(task_id: str, state: TaskState | None) -> bool:
-    """Airflow tries again what ended badly; what runs is reattached to, and what succeeded is adopted."""
+def needs_next_round(task_id: str, state: TaskState | None) -> bool:
+    """Airflow retries a failed task, reattaches to a running one, and adopts a completed one."""
     match state:
         case None:
             raise TaskNotFound(
-                f"horsies no longer keeps task {task_id}, which this task instance sent: it is past its retention, "
-                "so its outcome is unknown. Clear the task instance to run it again",
+                f"Task {task_id}, which this task instance sent, is past its retention in horsies, so its outcome is "
+                "unknown. Clear the task instance to run it again.",
                 task_id=task_id,
             )
         case TaskState.PENDING | TaskState.CLAIMED | TaskState.RUNNING | TaskState.COMPLETED:
@@ -76,10 +76,10 @@ def asks_for_next_round(task_id: str, state: TaskState | None) -> bool:
 def find_unrecorded(
     wire: Wire, pending: Sequence[Round], found: dict[str, FoundCommand], asked: set[str]
 ) -> Script[dict[str, TaskState]]:
-    """Tasks that exist under our derived ids though the ledger lost them: taken up, or followed by a round.
+    """Find tasks with our derived ids that the ledger lost; they are used, or followed by the next round.
 
-    Inserting over one would be worse than doubling: where finished tasks are moved, a row whose id is already
-    in the history can never be finished.
+    Inserting the same id again would be worse than a duplicate: where finished tasks are moved, a row whose id is
+    already in the history can never be finished.
     """
     known: dict[str, TaskState] = {}
     unchecked = {item.task.id: item for item in pending}
@@ -91,7 +91,7 @@ def find_unrecorded(
         recorded = (yield from _find_recorded(existing)) if existing else set()
         for task_id in existing:
             item, command = unchecked[task_id], found[task_id]
-            if task_id in recorded or asks_for_next_round(task_id, command.state):
+            if task_id in recorded or needs_next_round(task_id, command.state):
                 item.use_round(item.number + 1)
                 next_unchecked[item.task.id] = item
             else:
@@ -102,14 +102,15 @@ def find_unrecorded(
 
 
 def _require_same_work(wire: Wire, item: Round, command: FoundCommand) -> Script[None]:
-    """The id was derived from the work; queue, priority and deadlines may differ."""
+    """The id is derived from the work; queue, priority and deadlines may differ."""
     if is_same_command(item.task, command):
         return
     task = (yield from read_tasks(wire, [item.task.id], whole=True)).get(item.task.id)
     if task is None or task.kwargs is None or work_of(task.task_name, task.kwargs) == item.item.work:
         return
     raise TaskIdTaken(
-        f"a task with the id {item.task.id} exists already and was sent with other arguments",
+        f"A task with the id {item.task.id} already exists, with other arguments. Clear the task instance to send it "
+        "under another id.",
         task_id=item.task.id,
         queue=item.task.queue_name,
     )

@@ -1,4 +1,4 @@
-"""Tasks that several task instances share by an idempotency key."""
+"""Tasks that several task instances share through an idempotency key."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from airflow_horsies.exceptions import TaskIdTaken
 from airflow_horsies.ledger.cancelling import (
     lock_shared_tasks,
 )
-from airflow_horsies.ledger.rounds import Round, asks_for_next_round
+from airflow_horsies.ledger.rounds import Round, needs_next_round
 from airflow_horsies.ledger.schema import PACKAGE
 from airflow_horsies.wire.encoding import EncodedTask, work_of
 from airflow_horsies.wire.reading import read_states, read_tasks
@@ -25,13 +25,13 @@ def lock_keys(tasks: Sequence[EncodedTask]) -> Script[None]:
         yield Statement(sql_text(PACKAGE, "lock_keys"), {"digests": digests})
 
 
-def take_up_shared(
+def reuse_shared(
     wire: Wire, pending: Sequence[Round], known: dict[str, TaskState], *, is_clear: bool
 ) -> Script[dict[str, str]]:
-    """The tasks that others asked for under the same idempotency key, by the ids they stand for.
+    """The tasks that others sent with the same idempotency key, by the ids that they replace.
 
-    One that ended badly, or that horsies no longer keeps, is no answer to a new question: another one of the same key
-    is, or else the work is sent without the key.
+    A task that failed, or that horsies no longer keeps, is not reused. Then another task of the same key is, or the
+    work is sent without the key.
     """
     keyed = [item for item in pending if item.key_digest is not None and item.task.id not in known]
     if not keyed:
@@ -52,7 +52,7 @@ def take_up_shared(
     for item in taken_keys:
         for task_id in candidates[item.task.id]:
             state = states.get(task_id)
-            if task_id not in to_be_cancelled and state is not None and not asks_for_next_round(task_id, state):
+            if task_id not in to_be_cancelled and state is not None and not needs_next_round(task_id, state):
                 taken[item.task.id] = task_id
                 known[task_id] = state
                 break
@@ -64,13 +64,14 @@ def take_up_shared(
 def _find_candidates(
     wire: Wire, keyed: Sequence[Round], claimed: Mapping[str, EarlierTask]
 ) -> Script[dict[str, list[str]]]:
-    """The task that holds the key of each item, and what others sent when that had ended badly."""
+    """The owner of each key, and the tasks that others sent after it had failed."""
     holders = {item.task.id: claimed[item.task.id] for item in keyed}
     for item in keyed:
         holder = holders[item.task.id]
         if not holder.is_same_command and (yield from _work_of(wire, holder.task_id)) != item.item.work:
             raise TaskIdTaken(
-                f"the idempotency key belongs to task {holder.task_id}, which was sent with other arguments",
+                f"The idempotency key belongs to task {holder.task_id}, which was sent with other arguments. Use "
+                "another key.",
                 task_id=holder.task_id,
             )
     rows = yield Statement(sql_text(PACKAGE, "find_shared"), {"digests": [item.key_digest for item in keyed]})
@@ -88,7 +89,7 @@ def _find_candidates(
 
 
 def _work_of(wire: Wire, task_id: str) -> Script[bytes | None]:
-    """What a task was asked to do; None where nobody knows any more."""
+    """The work of a task; None if it is no longer known."""
     rows = yield Statement(sql_text(PACKAGE, "find_works"), {"ids": [task_id]})
     if rows:
         return bytes(rows[0]["work"])

@@ -1,7 +1,7 @@
-"""Exactly one horsies task per task instance, life, item and round, whatever dies or changes in between.
+"""Exactly one horsies task per task instance, life, item and round, whatever fails or changes in between.
 
-A life is what happens between two clears of a task instance within one DAG run; within a life, rounds count the
-submissions of an item. What an item is, is told by its work: task name and arguments, not its place in a batch.
+A life is the time between two clears of a task instance in one DAG run; in a life, rounds count the submissions of an
+item. An item is identified by its work, which is task name and arguments, not by its place in a batch.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from airflow_horsies.ledger.cancelling import (
     lock_task_instance,
     request_cancel,
 )
-from airflow_horsies.ledger.identity import Submitter, goes_on_with, items_of, last_try
+from airflow_horsies.ledger.identity import Submitter, continues_life, items_of, last_try
 from airflow_horsies.ledger.matching import find_moved, find_unwanted, match_items, rounds_by_place
-from airflow_horsies.ledger.rounds import Round, asks_for_next_round, find_unrecorded
+from airflow_horsies.ledger.rounds import Round, find_unrecorded, needs_next_round
 from airflow_horsies.ledger.schema import PACKAGE
-from airflow_horsies.ledger.sharing import lock_keys, take_up_shared
+from airflow_horsies.ledger.sharing import lock_keys, reuse_shared
 from airflow_horsies.wire.encoding import COMPACT, EncodedTask
 from airflow_horsies.wire.reading import find_commands, read_states
 from airflow_horsies.wire.sending import insert_new_tasks
@@ -33,70 +33,68 @@ from airflow_horsies.wire.statements import Wire
 def submit_tasks(
     wire: Wire, submitter: Submitter, tasks: Sequence[EncodedTask], *, can_cancel: bool = True
 ) -> Script[list[SubmitResult]]:
-    """Send, reattach or adopt each task, and cancel what is no longer asked for.
+    """Send, reattach to or adopt each task, and cancel tasks that are no longer requested.
 
-    :param tasks: in the order in which they are asked for.
-    :param can_cancel: False where horsies cannot record a cancelled task now: the cancels are carried out later.
+    :param tasks: in the order of the items.
+    :param can_cancel: False if horsies cannot record a cancelled task now; the cancels are then carried out later.
     """
     if any(task.id_is_given for task in tasks):
-        raise InvalidTask("task_id", "is derived from the task instance when submitting; leave it out")
+        raise InvalidTask("task_id", "is derived from the task instance when submitting. Leave it out")
     items = list(items_of(tasks))
     yield from lock_task_instance(submitter.namespace, submitter.task_instance)
-    # Before what somebody may share is let go of: whoever shares it locks in this order, too.
+    # Before shared tasks are released: all submitters lock in this order.
     yield from lock_keys(tasks)
     newest = yield Statement(sql_text(PACKAGE, "read_newest_life"), submitter.key)
-    # Asked in the same trip, as a first submission has to know.
+    # Read in the same round trip, because a first submission needs it.
     first_ids = [submitter.derive_task_id(item, 1) for item in items]
     existing = yield from find_commands(wire, first_ids)
-    goes_on = goes_on_with(submitter, newest)
-    life = max((row["life"] for row in newest), default=0) + (0 if goes_on else 1)
-    recorded = (yield from match_items(wire, newest, items, tasks)) if goes_on else {}
+    continues = continues_life(submitter, newest)
+    life = max((row["life"] for row in newest), default=0) + (0 if continues else 1)
+    recorded = (yield from match_items(wire, newest, items, tasks)) if continues else {}
 
     known_ids = [row["horsies_task_id"] for row in newest]
     states = yield from read_states(wire, known_ids)
     unwanted = find_unwanted(newest, recorded)
-    yield from _let_go(wire, submitter, unwanted, states, can_cancel=can_cancel and wire.schema.worker_has_started)
+    yield from _release(wire, submitter, unwanted, states, can_cancel=can_cancel and wire.schema.worker_has_started)
 
     results: dict[int, SubmitResult] = {}
     pending: list[Round] = []
-    free = max((row["position"] for row in newest), default=-1) + 1 if goes_on else 0
-    stood = rounds_by_place(newest) if goes_on else {}
+    free = max((row["position"] for row in newest), default=-1) + 1 if continues else 0
+    earlier_rounds = rounds_by_place(newest) if continues else {}
     for place, (item, task) in enumerate(zip(items, tasks, strict=True)):
         row = recorded.get(place)
         if row is None:
-            position, free = (free, free + 1) if goes_on else (place, free)
-            pending.append(Round(submitter, item, position, place, stood.get(place, 0) + 1, task))
-        elif row["is_to_be_cancelled"] or asks_for_next_round(
-            row["horsies_task_id"], states.get(row["horsies_task_id"])
-        ):
+            position, free = (free, free + 1) if continues else (place, free)
+            pending.append(Round(submitter, item, position, place, earlier_rounds.get(place, 0) + 1, task))
+        elif row["is_to_be_cancelled"] or needs_next_round(row["horsies_task_id"], states.get(row["horsies_task_id"])):
             pending.append(Round(submitter, item, row["position"], place, row["round"] + 1, task))
         else:
             task_id = row["horsies_task_id"]
             results[place] = _result(task_id, states[task_id], life, row["round"], place)
 
     known = yield from find_unrecorded(wire, pending, existing, set(first_ids))
-    # A clear asks for the work again, whoever has done it meanwhile.
-    replayed = yield from take_up_shared(wire, pending, known, is_clear=bool(newest) and not goes_on)
+    # A clear requests the work again, even if another task instance has done it.
+    replayed = yield from reuse_shared(wire, pending, known, is_clear=bool(newest) and not continues)
     yield from insert_new_tasks(wire, [r.task for r in pending if r.task.id not in known and r.task.id not in replayed])
-    for item_ in pending:
-        item_.horsies_task_id = replayed.get(item_.task.id, item_.task.id)
-        state = known.get(item_.horsies_task_id)
-        results[item_.place] = _result(item_.horsies_task_id, state, life, item_.number, item_.place)
+    for round_ in pending:
+        round_.horsies_task_id = replayed.get(round_.task.id, round_.task.id)
+        state = known.get(round_.horsies_task_id)
+        results[round_.place] = _result(round_.horsies_task_id, state, life, round_.number, round_.place)
     if pending:
         yield _record(submitter, life, pending)
-    elif goes_on and submitter.tried.try_number > last_try(newest):
-        yield _see_try(submitter, newest[0])
-    moved = find_moved(newest, recorded) if goes_on or not tasks else []
+    elif continues and submitter.tried.try_number > last_try(newest):
+        yield _record_try(submitter, newest[0])
+    moved = find_moved(newest, recorded) if continues or not tasks else []
     if moved:
         params = {**submitter.key, "life": newest[0]["life"], "items": COMPACT.encode(moved)}
         yield Statement(sql_text(PACKAGE, "move_items"), params)
     return [results[place] for place in range(len(tasks))]
 
 
-def _let_go(
+def _release(
     wire: Wire, submitter: Submitter, unwanted: Collection[Row], states: Mapping[str, TaskState], *, can_cancel: bool
 ) -> Script[None]:
-    """What was left running is no longer wanted here; a task that others share goes on."""
+    """Cancel unwanted live tasks; a task that others share keeps running."""
     live = [row["horsies_task_id"] for row in unwanted if _is_live(states.get(row["horsies_task_id"]))]
     if not live:
         return
@@ -111,7 +109,7 @@ def _is_live(state: TaskState | None) -> bool:
 
 
 def _result(task_id: str, state: TaskState | None, life: int, number: int, position: int) -> SubmitResult:
-    """``state`` is None for a task that was inserted just now."""
+    """``state`` is None for a task that was just inserted."""
     if state is None:
         outcome = SubmitOutcome.SENT
     elif state is TaskState.COMPLETED:
@@ -128,7 +126,7 @@ def _result(task_id: str, state: TaskState | None, life: int, number: int, posit
     )
 
 
-def _see_try(submitter: Submitter, row: Row) -> Statement:
+def _record_try(submitter: Submitter, row: Row) -> Statement:
     place = {name: row[name] for name in ("life", "position", "round")}
     params = {**submitter.key, **place, "try_number": submitter.tried.try_number}
     return Statement(sql_text(PACKAGE, "see_try"), params)

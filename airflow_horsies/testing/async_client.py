@@ -107,7 +107,7 @@ class FakeWaiter(Waiter):
 
     def _deliver_news(self) -> None:
         news = self._memory.read_news(self.wants())
-        self.tell(
+        self.add_news(
             {
                 task_id: update
                 for task_id, update in news.items()

@@ -1,4 +1,4 @@
-"""Cancelling one task, through upstream's own function."""
+"""Cancels one task through the function of horsies."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from airflow_horsies.wire.statements import Wire
 def cancel_task(
     wire: Wire, task_id: str, *, states: Collection[TaskState] = LIVE_STATES
 ) -> Script[tuple[CancelOutcome, TaskState]]:
-    """Cancel, and tell the outcome and the state the task was found in."""
+    """Cancel a task; returns the outcome and the state before it."""
     if not wire.schema.worker_has_started:
         raise SchemaUnsupported(
-            "no horsies worker has ever started on this database, so it cannot record a cancelled task yet. "
-            "Start a worker once, then cancel"
+            "No horsies worker has ever started on this database, so horsies cannot record a cancelled task yet. "
+            "Start a worker once, then cancel again."
         )
     rows = yield wire.cancel_task(task_id, states)
     outcome = rows[0]["outcome"] if rows else "TASK_ABSENT"
@@ -42,9 +42,15 @@ def cancel_task(
         case "SOURCE_STATE_CONFLICT" if state.is_terminal:
             return CancelOutcome.ALREADY_FINISHED, state
         case "SOURCE_STATE_CONFLICT" if state not in states:
-            raise TaskNotCancellable(f"task {task_id} is {state}", task_id=task_id)
+            raise TaskNotCancellable(
+                f"Task {task_id} is {state}, which is not one of the states to cancel ({', '.join(sorted(states))}). "
+                f"Add {state} to them to cancel the task.",
+                task_id=task_id,
+            )
         case "SOURCE_STATE_CONFLICT":
             raise TaskNotCancellable(
-                f"task {task_id} belongs to a horsies workflow; cancel the workflow instead", task_id=task_id
+                f"Task {task_id} belongs to a horsies workflow. Cancel the workflow instead.", task_id=task_id
             )
-    raise WireError(f"cancelling task {task_id} answered {outcome!r}, which this release does not know")
+    raise WireError(
+        f"Cancelling task {task_id} returned {outcome!r}, which this release does not know. Upgrade airflow-horsies."
+    )

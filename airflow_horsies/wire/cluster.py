@@ -17,7 +17,7 @@ WORKERS_SEEN_WITHIN = timedelta(hours=1)
 
 
 def read_queues(wire: Wire) -> Script[list[QueueDepth]]:
-    """Every queue that holds live tasks or is served by a live worker."""
+    """Every queue that contains live tasks or is served by a live worker."""
     depths = {row["queue_name"]: row for row in (yield wire.read_queues())}
     workers = yield from read_workers(wire)
     served = Counter(queue for worker in workers if worker.alive for queue in worker.queues)
@@ -25,12 +25,12 @@ def read_queues(wire: Wire) -> Script[list[QueueDepth]]:
 
 
 def read_workers(wire: Wire, *, within: timedelta = WORKERS_SEEN_WITHIN) -> Script[list[WorkerState]]:
-    """The last word of each worker heard of lately, live ones first."""
+    """The last report of every recent worker, live workers first."""
     return [decode_worker(row) for row in (yield wire.read_workers(within=within))]
 
 
 def read_retention_classes(wire: Wire) -> Script[list[RetentionClass]]:
-    """The classes a task may name; none where each worker's own settings decide."""
+    """The classes that a task may name; empty if the settings of the workers decide."""
     if not wire.supports_retention_classes:
         return []
     return [decode_retention_class(row) for row in (yield wire.read_retention_classes())]

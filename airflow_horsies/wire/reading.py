@@ -1,4 +1,4 @@
-"""What is read of tasks."""
+"""Reads tasks, their states and their commands."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MAX_PAGE = 2_000
 
 @dataclass(frozen=True, slots=True)
 class FoundCommand:
-    """A task that exists, and what it was asked to do."""
+    """The state and the command of an existing task."""
 
     state: TaskState
     command: bytes | tuple[object, ...]
@@ -39,8 +39,7 @@ class FoundCommand:
 def read_tasks(
     wire: Wire, ids: Collection[str], *, whole: bool = True, message_chars: int = SUMMARY_CHARS
 ) -> Script[dict[str, TaskView]]:
-    """The tasks that exist, by id; without arguments and results, and with cut messages, where not the whole is asked
-    for."""
+    """The existing tasks by id; unless ``whole``, without arguments and results, and with truncated messages."""
     found: dict[str, TaskView] = {}
     for chunk in _chunks(list(ids)):
         rows = yield wire.read_tasks(chunk, whole=whole, message_chars=message_chars)
@@ -56,13 +55,13 @@ def read_task(wire: Wire, task_id: str) -> Script[TaskView]:
 
 
 def read_states(wire: Wire, ids: Collection[str]) -> Script[dict[str, TaskState]]:
-    """The states of the tasks that exist, by id; cheaper than reading them whole."""
+    """The states of the existing tasks, by id; cheaper than reading the tasks."""
     found = yield from read_statuses(wire, ids)
     return {task_id: decode_state(task_id, status) for task_id, status in found.items()}
 
 
 def read_statuses(wire: Wire, ids: Collection[str]) -> Script[dict[str, str]]:
-    """As read_states, not decoded: for those who read for many, of whom one must not fail the others."""
+    """As read_states, not decoded, so that one unknown status does not fail a read for many waiters."""
     found: dict[str, str] = {}
     for chunk in _chunks(list(ids)):
         rows = yield wire.read_states(chunk)
@@ -71,7 +70,7 @@ def read_statuses(wire: Wire, ids: Collection[str]) -> Script[dict[str, str]]:
 
 
 def read_waited_for(wire: Wire, ids: Collection[str]) -> Script[dict[str, TaskState]]:
-    """As read_states; TaskNotFound for one that does not exist, unless it may be on its way to the history."""
+    """As read_states; TaskNotFound for a missing task, unless it may be moving to the history."""
     found = yield from read_states(wire, ids)
     absent = set(ids) - found.keys()
     if absent and not wire.schema.cutover_is_pending:
@@ -80,7 +79,7 @@ def read_waited_for(wire: Wire, ids: Collection[str]) -> Script[dict[str, TaskSt
 
 
 def count_states(wire: Wire, ids: str) -> Script[dict[TaskState, int]]:
-    """How many of the tasks that exist are in which state; ``ids`` is an array in the words of Postgres."""
+    """The number of existing tasks per state; ``ids`` is an array as Postgres text."""
     rows = yield wire.count_states(ids)
     return {decode_state("(one of many)", row["status"]): row["count"] for row in rows}
 
@@ -88,7 +87,7 @@ def count_states(wire: Wire, ids: str) -> Script[dict[TaskState, int]]:
 def order_tasks(
     wire: Wire, ids: str, *, sort: str, descending: bool, state: TaskState | None, limit: int, offset: int
 ) -> Script[tuple[int, list[str]]]:
-    """How many of the tasks there are in a state, or at all, and the ids of a page of them."""
+    """The number of tasks in a state, or of all, and the ids of one page of them."""
     rows = yield wire.order_tasks(ids, sort=sort, descending=descending, state=state, limit=limit, offset=offset)
     return rows[0]["total"], [row["id"] for row in rows if row["id"] is not None]
 
@@ -104,9 +103,9 @@ def list_tasks(
     limit: int = 50,
     with_attempts: bool = False,
 ) -> Script[TaskPage]:
-    """One page, newest first. One row more than asked for tells whether there is a next page."""
+    """One page, newest first. It reads one more row to see whether there is a next page."""
     if not 1 <= limit <= MAX_PAGE:
-        raise InvalidTask("limit", f"must be from 1 to {MAX_PAGE}, not {limit!r}")
+        raise InvalidTask("limit", f"must be an integer from 1 to {MAX_PAGE}, not {limit!r}")
     rows = yield wire.list_tasks(
         states=states,
         queue=queue,
@@ -122,7 +121,7 @@ def list_tasks(
 
 
 def find_failed(wire: Wire, *, window: int, limit: int, before: PageCursor | None = None) -> Script[FailedTasks]:
-    """Those that failed or expired among the ``window`` tasks sent last, newest first and at most ``limit``."""
+    """The failed and expired tasks among the last ``window`` tasks, newest first, at most ``limit``."""
     rows = yield wire.find_failed(window=window, limit=limit, before=before)
     found = [row for row in rows if row["id"] is not None]
     ids = tuple(row["id"] for row in found)
@@ -138,13 +137,14 @@ def find_failed(wire: Wire, *, window: int, limit: int, before: PageCursor | Non
 
 def task_not_found(task_id: str) -> TaskNotFound:
     return TaskNotFound(
-        f"there is no task {task_id} in this database: it never existed, or it finished and is past its retention",
+        f"Task {task_id} is not in this database: it never existed, or it has finished and is past its retention. "
+        "Check the id and the database of the connection.",
         task_id=task_id,
     )
 
 
 def find_commands(wire: Wire, ids: Sequence[str]) -> Script[dict[str, FoundCommand]]:
-    """What exists under these ids, live or finished."""
+    """The commands of the existing tasks with these ids, live or finished."""
     answers = []
     for chunk in _chunks(ids):
         answers.append((yield wire.find_commands(chunk)))

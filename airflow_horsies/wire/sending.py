@@ -1,4 +1,4 @@
-"""The rules of sending, as scripts of statements: each runs in one transaction."""
+"""The rules of sending, as scripts that run in one transaction."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ BUILT_IN_RETENTION = frozenset({DEFAULT_RETENTION, FOREVER})
 
 @dataclass(frozen=True, slots=True)
 class EarlierTask:
-    """A task that holds an idempotency key."""
+    """The task that owns an idempotency key."""
 
     task_id: str
     is_same_command: bool
 
 
 def enqueue_task(wire: Wire, task: EncodedTask, *, is_rerun: bool = False) -> Script[str]:
-    """Send one task and return its id; the same id or key with the same command again returns the first."""
+    """Send one task and return its id; repeating an id or key with the same command returns the first task."""
     if is_rerun and (yield from _were_sent(wire, [task])):
         return task.id
     replayed = yield from replay_idempotency_keys(wire, [task])
@@ -48,29 +48,31 @@ def enqueue_task(wire: Wire, task: EncodedTask, *, is_rerun: bool = False) -> Sc
 
 
 def enqueue_tasks(wire: Wire, tasks: Sequence[EncodedTask], *, is_rerun: bool = False) -> Script[list[str]]:
-    """Send all of them or none; an id or key that was used before is refused."""
+    """Send all tasks or none; an id or key that is already in use is refused."""
     if is_rerun and (yield from _were_sent(wire, tasks)):
         return [task.id for task in tasks]
     repeated = [task_id for task_id, count in Counter(task.id for task in tasks).items() if count > 1]
     if repeated:
-        raise InvalidTask("task_id", f"{repeated[0]} is given more than once; nothing was sent")
+        raise InvalidTask("task_id", f"{repeated[0]} is given more than once. Nothing was sent. Use each id once")
     replayed = yield from replay_idempotency_keys(wire, tasks)
     for task in tasks:
         if task.id in replayed:
             raise TaskIdTaken(
-                f"the idempotency key of {task.task_name} was used before, by task {replayed[task.id]}; "
-                "nothing was sent",
+                f"The idempotency key of {task.task_name} is already in use by task {replayed[task.id]}. Nothing was "
+                "sent. Use another key.",
                 task_id=replayed[task.id],
                 queue=task.queue_name,
             )
     for task_id in (yield from _find_given(wire, tasks)):
-        raise TaskIdTaken(f"a task with the id {task_id} exists already; nothing was sent", task_id=task_id)
+        raise TaskIdTaken(
+            f"A task with the id {task_id} already exists. Nothing was sent. Use another task_id.", task_id=task_id
+        )
     yield from insert_new_tasks(wire, tasks)
     return [task.id for task in tasks]
 
 
 def insert_new_tasks(wire: Wire, tasks: Sequence[EncodedTask]) -> Script[None]:
-    """Insert rows whose ids are known to be unused, after the checks no row may skip."""
+    """Insert rows with unused ids, after the checks that apply to every row."""
     yield from require_retention_classes(wire, {task.retention_class_key for task in tasks})
     if are_many(tasks):
         (row,) = yield wire.read_transaction_time()
@@ -80,17 +82,17 @@ def insert_new_tasks(wire: Wire, tasks: Sequence[EncodedTask]) -> Script[None]:
 
 
 def are_many(tasks: Sequence[EncodedTask]) -> bool:
-    """Whether they are copied, which is faster for many and cannot be done in a pipeline."""
+    """Whether to use COPY, which is faster for many tasks and impossible in a pipeline."""
     return len(tasks) >= COPIED_FROM
 
 
 def require_retention_classes(wire: Wire, keys: Collection[str]) -> Script[None]:
-    """A row of an unknown class would run, could never be finished and would hold its worker's slot."""
+    """A task of an unknown class would run, never finish, and occupy a slot of its worker."""
     if not wire.supports_retention_classes:
         for key in set(keys) - {DEFAULT_RETENTION}:
             raise InvalidTask(
                 "retention",
-                f"{key!r} needs horsies 0.5 or newer; with older ones the workers' settings decide",
+                f"{key!r} needs horsies 0.5 or newer. Leave it out: with older releases the workers' settings decide",
             )
     custom = set(keys) - BUILT_IN_RETENTION
     if not custom:
@@ -99,29 +101,29 @@ def require_retention_classes(wire: Wire, keys: Collection[str]) -> Script[None]
     if unknown := custom - known:
         raise InvalidTask(
             "retention",
-            f"{min(unknown)!r} is not a retention class of this database; known are {', '.join(sorted(known))}",
+            f"{min(unknown)!r} is not a retention class of this database. Use one of {', '.join(sorted(known))}",
         )
 
 
 def class_of_queue(classes: Collection[RetentionClass], queue: str) -> str | None:
-    """The class that workers have mapped the queue to; None where they have not, or to several one after another."""
+    """The class that workers assigned to the queue; None if there is none, or more than one over time."""
     named = re.compile(rf"q_{re.escape(queue)}_\d+[smhd]")
     keys = [known.key for known in classes if named.fullmatch(known.key)]
     return keys[0] if len(keys) == 1 else None
 
 
 def claim_idempotency_keys(wire: Wire, tasks: Sequence[EncodedTask]) -> Script[dict[str, EarlierTask]]:
-    """Reserve the idempotency keys; the ids of tasks whose key was used before, with the earlier task."""
+    """Reserve the idempotency keys; returns the earlier task of each task whose key is in use, by id."""
     keyed = [task for task in tasks if task.idempotency_digest is not None]
     if not keyed:
         return {}
     if not wire.supports_idempotency_keys:
         raise InvalidTask(
             "idempotency_key",
-            "needs horsies 0.5 or newer; with this database give the task an id of your own",
+            "needs horsies 0.5 or newer. Set task_id instead with this database",
         )
     if len({task.idempotency_digest for task in keyed}) != len(keyed):
-        raise InvalidTask("idempotency_key", "is given twice for the same task name")
+        raise InvalidTask("idempotency_key", "is given twice for the same task name. Use a different key for each task")
     return {
         row["id"]: EarlierTask(row["task_id"], is_same_command=row["outcome"] == "REPLAY")
         for row in (yield wire.claim_idempotency_keys(keyed))
@@ -130,13 +132,13 @@ def claim_idempotency_keys(wire: Wire, tasks: Sequence[EncodedTask]) -> Script[d
 
 
 def replay_idempotency_keys(wire: Wire, tasks: Sequence[EncodedTask]) -> Script[dict[str, str]]:
-    """As claim_idempotency_keys; an earlier task that differs in anything is an error."""
+    """As claim_idempotency_keys; an earlier task with another command is an error."""
     claimed = yield from claim_idempotency_keys(wire, tasks)
     for earlier in claimed.values():
         if not earlier.is_same_command:
             raise TaskIdTaken(
-                f"the idempotency key belongs to task {earlier.task_id}, which was sent with other arguments or "
-                "options",
+                f"The idempotency key belongs to task {earlier.task_id}, which was sent with other arguments or "
+                "options. Use another key.",
                 task_id=earlier.task_id,
             )
     return {task_id: earlier.task_id for task_id, earlier in claimed.items()}
@@ -145,20 +147,20 @@ def replay_idempotency_keys(wire: Wire, tasks: Sequence[EncodedTask]) -> Script[
 def require_same_command(task: EncodedTask, found: FoundCommand) -> None:
     if not is_same_command(task, found):
         raise TaskIdTaken(
-            f"a task with the id {task.id} exists already and was sent with other arguments or options",
+            f"A task with the id {task.id} already exists, with other arguments or options. Use another task_id.",
             task_id=task.id,
             queue=task.queue_name,
         )
 
 
 def _were_sent(wire: Wire, tasks: Sequence[EncodedTask]) -> Script[bool]:
-    """Whether the run before this one, whose commit was cut short, happened after all."""
+    """Whether the previous run, whose commit was interrupted, was committed."""
     found = yield from find_commands(wire, [task.id for task in tasks])
     return all(task.id in found and is_same_command(task, found[task.id]) for task in tasks)
 
 
 def _find_given(wire: Wire, tasks: Sequence[EncodedTask]) -> Script[dict[str, FoundCommand]]:
-    """What exists under the ids the caller chose; minted ids are new by construction."""
+    """The existing tasks with ids from the caller; generated ids are always new."""
     given = [task.id for task in tasks if task.id_is_given]
     if not given:
         return {}

@@ -14,8 +14,8 @@ def with_versions(text: str) -> str:
     ledger, schema = latest_version(), NEWEST_TESTED_VERSION
     for shown, present in {
         r"(tables are|already) at version \d+$": rf"\1 at version {ledger}",
-        r"tables are at version \d+, and this release knows only \d+": (
-            f"tables are at version {ledger + 1}, and this release knows only {ledger}"
+        r"tables are at version \d+, and this release supports only \d+": (
+            f"tables are at version {ledger + 1}, and this release supports only {ledger}"
         ),
         r"schema is at version \d+, newer than \d+": f"schema is at version {schema + 1}, newer than {schema}",
         r"\(schema version \d+, ": f"(schema version {schema}, ",

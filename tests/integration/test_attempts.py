@@ -118,7 +118,7 @@ def test_missing_and_older_tables_tell_nothing(hook: HorsiesHook, make_hook: Mak
 
 @pytest.mark.parametrize("limit", [0, 1_001])
 def test_lines_are_read_in_bounded_pieces(hook: HorsiesHook, limit: int) -> None:
-    with pytest.raises(InvalidTask, match="limit: must be from 1 to 1000"):
+    with pytest.raises(InvalidTask, match="limit: must be an integer from 1 to 1000"):
         hook.read_lines(TASK_ID, limit=limit)
 
 

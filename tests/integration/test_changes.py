@@ -124,7 +124,7 @@ def test_tries_that_each_made_a_key_for_the_run_are_of_one_life(hook: HorsiesHoo
     sent = hook.submit_task(spec(1), INSTANCE, tries.pop(first_try))
     ((number, other),) = tries.items()
     if number == 1:
-        with pytest.raises(StaleSubmission, match="taken for dead"):
+        with pytest.raises(StaleSubmission, match="has already asked for"):
             hook.submit_task(spec(1), INSTANCE, other)
     else:
         again = hook.submit_task(spec(1), INSTANCE, other)
@@ -153,7 +153,7 @@ def test_a_run_whose_keys_cannot_be_asked_for_is_known_by_its_start(
 )
 def test_a_process_that_was_left_behind_submits_nothing(hook: HorsiesHook, earlier: AirflowTry) -> None:
     sent = hook.submit_task(spec(1), INSTANCE, tried(2, clear_number=1))
-    with pytest.raises(StaleSubmission, match="cleared since, or its run was made again"):
+    with pytest.raises(StaleSubmission, match="has been cleared, or its DAG run was created again"):
         hook.submit_task(spec(1), INSTANCE, earlier)
     assert state_of(hook, sent.task_id) is TaskState.PENDING
     assert rows(hook, "SELECT count(*) FROM horsies_tasks") == [(1,)]
@@ -170,7 +170,7 @@ def test_a_try_that_was_taken_for_dead_does_not_undo_what_the_next_one_asked_for
 def test_a_later_try_that_sends_nothing_is_not_undone_by_an_earlier_one(hook: HorsiesHook) -> None:
     first = hook.submit_tasks([spec(1), spec(2)], INSTANCE, tried(1))
     again = hook.submit_tasks([spec(2), spec(1)], INSTANCE, tried(3))
-    with pytest.raises(StaleSubmission, match="taken for dead in try 2, and try 3"):
+    with pytest.raises(StaleSubmission, match="is in try 2, and try 3 has already asked"):
         hook.submit_tasks([spec(1), spec(2)], INSTANCE, tried(2))
     with pytest.raises(StaleSubmission):
         hook.submit_tasks([spec(7)], INSTANCE, tried(2))
@@ -280,7 +280,7 @@ def test_a_batch_of_which_records_are_gone_is_an_error(hook: HorsiesHook) -> Non
     sent = hook.submit_tasks([spec(n) for n in range(3)], INSTANCE, tried())
     with hook.get_conn() as connection:
         connection.execute("DELETE FROM airflow_horsies.submissions WHERE position = 0")
-    with pytest.raises(TaskNotFound, match=r"2 items of the batch were found .* where 3 had been sent"):
+    with pytest.raises(TaskNotFound, match=r"Found 2 items of the batch .* expected 3"):
         batch_task_ids(hook.read_submissions(INSTANCE), life=sent[0].life, size=3)
 
 

@@ -132,7 +132,7 @@ def test_check_tells_who_waits_and_that_nobody_works(run: Run, database: str, ma
         "claims": "OK",
         "queues": "WARN",
     }
-    assert "no live worker serves 'reports' (2 waiting, the oldest since 20" in checked.findings["queues"][1]
+    assert "No live worker serves 'reports' (2 waiting, the oldest since 20" in checked.findings["queues"][1]
     assert "later" not in checked.findings["queues"][1]
 
 
@@ -176,7 +176,7 @@ def test_check_names_a_view_that_may_not_be_read(
     status, message = checked.findings["ledger"]
     assert status == "FAIL"
     assert message.splitlines() == [
-        "the user of this connection lacks SELECT on airflow_horsies.known_submissions. Run:",
+        "The user of this connection lacks SELECT on airflow_horsies.known_submissions. Run:",
         f"GRANT SELECT ON airflow_horsies.known_submissions TO {role};",
     ]
 
@@ -186,7 +186,7 @@ def test_check_of_a_wrong_password_fails_at_once(run: Run, empty_database: str) 
     assert checked.code == 1
     status, message = checked.findings.pop("connection")
     assert status == "FAIL"
-    assert "refused the log-in" in message and "connection horsies_default" in message
+    assert "Cannot log in" in message and "connection horsies_default" in message
     assert {status for check, status in checked.statuses.items() if check != "connection"} == {"SKIP"}
 
 
@@ -246,7 +246,10 @@ def test_worker_of_an_older_generation_is_found_out(
         assert checked.code == 1
         status, message = checked.findings["worker releases"]
         assert status == "FAIL"
-        assert f":{worker.process.pid}: it is of horsies 0.4 or older. Upgrade its horsies and restart it" in message
+        assert (
+            f":{worker.process.pid}: it runs horsies 0.4 or older. They claim tasks and never finish them. Upgrade"
+            in message
+        )
 
 
 def test_worker_that_runs_since_before_an_upgrade_is_found_out(
@@ -353,7 +356,7 @@ def test_missing_lines_are_explained(run: Run, served_database: str, hook: Horsi
     for follow in ([], ["--follow"]):
         unknown = run(served_database, "logs", "00000000-0000-7000-8000-000000000000", *follow)
         assert unknown.code == 1
-        assert "never existed, or it finished and is past its retention" in unknown.err
+        assert "never existed, or it has finished and is past its retention" in unknown.err
 
 
 def test_pages_of_a_listing_follow_one_another(run: Run, database: str, make_hook: MakeHook) -> None:
@@ -382,7 +385,7 @@ def test_cancel_tells_the_outcome(run: Run, served_database: str, hook: HorsiesH
     assert (finished.code, finished.out) == (0, f"Task {done} had already ended as COMPLETED.\n")
     unknown = run(served_database, "cancel", "00000000-0000-7000-8000-000000000000")
     assert unknown.code == 1
-    assert unknown.err.startswith("error: there is no task 00000000-0000-7000-8000-000000000000")
+    assert unknown.err.startswith("error: Task 00000000-0000-7000-8000-000000000000 is not in this database")
 
 
 def test_database_commands_do_what_they_say(run: Run, database: str, make_hook: MakeHook) -> None:
@@ -484,7 +487,7 @@ def test_module_runs_without_airflows_command(empty_database: str, postgres: Emb
     module = (sys.executable, "-m", "airflow_horsies.cli")
     checked = command(*module, "check", "--conn-id", "empty", environ=environ)
     assert checked.code == 1
-    assert "FAIL  schema           the database has no table horsies_tasks" in checked.out
+    assert "FAIL  schema           The database has no table horsies_tasks" in checked.out
     missing = command(*module, "check", "--conn-id", "nowhere", environ=environ)
     assert (missing.code, missing.out) == (1, "")
     (line,) = [line for line in missing.err.splitlines() if line.startswith("error: ")]

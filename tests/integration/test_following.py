@@ -182,7 +182,7 @@ def test_logs_that_cannot_be_read_do_not_end_the_waiting(
             assert await all_ended(waiter) == {task_id: TaskState.CANCELLED}
 
     run(check())
-    assert "What tasks write is not shown" in caplog.text
+    assert "Cannot read the log lines and the progress of tasks" in caplog.text
 
 
 def test_cut_connections_lose_no_line_of_those_who_follow(

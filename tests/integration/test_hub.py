@@ -255,7 +255,7 @@ def test_id_that_is_none_is_refused_and_the_others_are_served_on(hook: HorsiesHo
     async def check() -> None:
         async with hook.subscribe([task_id.upper()]) as waiter:
             await until_listening(hook)
-            with pytest.raises(InvalidTask, match="'nonsense' is not a UUID"):
+            with pytest.raises(InvalidTask, match="must be a UUID, not 'nonsense'"):
                 async with hook.subscribe(["nonsense"]):
                     pass
             await asyncio.to_thread(hook.cancel_task, task_id)

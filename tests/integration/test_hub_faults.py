@@ -175,7 +175,7 @@ def test_waiting_without_an_event_loop_outlives_a_lock(
 
     async def check() -> None:
         async with locked(hook):
-            with pytest.raises(DatabaseBusy, match="refused a statement for now"):
+            with pytest.raises(DatabaseBusy, match="Cannot run a statement"):
                 await asyncio.to_thread(limited.read_task, task_id)
             waiting = asyncio.create_task(asyncio.to_thread(limited.wait, [task_id], timeout_seconds=60))
             await asyncio.sleep(1)
@@ -498,7 +498,7 @@ def test_open_hooks_wait_on_and_send_nothing_while_a_cutover_is_pending(
 ) -> None:
     going_on, absent = hook.enqueue_tasks([LATER] * 2)
     assert not hook.client.schema.cutover_is_pending
-    monkeypatch.setattr(known_module, "LOOK_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(known_module, "DETECT_AGAIN_SECONDS", 0.0)
     script = Path(__file__).with_name("upstream_init.py")
     url = postgres.dsn(database, scheme="postgresql+psycopg")
 

@@ -389,7 +389,7 @@ def test_how_to_log_in_is_nowhere_to_be_seen(
     frame = read(spark, filled, "attempts", partitions=2, snapshotSeconds=1)
     frame.count()
     frame.explain(True)
-    with pytest.raises(Exception, match="cannot be reached") as caught:
+    with pytest.raises(Exception, match="Cannot reach") as caught:
         spark.read.format("horsies").option("table", "tasks").load().count()
     said = capsys.readouterr().out + str(caught.value)
     said += "".join(path.read_text(errors="replace") for path in folder.glob("events/**/*") if path.is_file())

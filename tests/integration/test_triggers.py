@@ -166,7 +166,7 @@ def test_task_that_vanishes_meanwhile_fires(hook: HorsiesHook) -> None:
 
 def test_id_that_is_none_fires_as_an_error(hook: HorsiesHook) -> None:
     event = run(event_of(HorsiesTrigger(task_ids=["nonsense"], horsies_conn_id=CONN_ID)))
-    assert (event["reason"], event["message"]) == ("error", "task_id: 'nonsense' is not a UUID")
+    assert (event["reason"], event["message"]) == ("error", "task_id: must be a UUID, not 'nonsense'.")
 
 
 def test_database_without_horsies_fires_as_an_error(empty_database: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -221,9 +221,9 @@ def test_given_id_runs_once_and_other_arguments_under_it_are_refused(hook: Horsi
     assert hook.enqueue_task(spec) == spec.task_id
     hook.wait([spec.task_id], timeout_seconds=SECONDS)
     assert hook.enqueue_task(spec) == spec.task_id
-    with pytest.raises(TaskIdTaken, match="exists already"):
+    with pytest.raises(TaskIdTaken, match="already exists"):
         hook.enqueue_task(replace(spec, kwargs={"a": 1, "b": 2}))
-    with pytest.raises(TaskIdTaken, match="nothing was sent"):
+    with pytest.raises(TaskIdTaken, match="Nothing was sent"):
         hook.enqueue_tasks([TaskSpec(task_name="add", kwargs={"a": 5, "b": 5}), spec])
     assert len(hook.read_task(spec.task_id).attempts) == 1
     assert hook.list_tasks(states={TaskState.PENDING}, task_name="add", queue="default").tasks == ()
@@ -241,7 +241,7 @@ def test_idempotency_key_sends_once_where_horsies_keeps_keys(hook: HorsiesHook, 
     assert hook.enqueue_task(spec) == task_id
     with pytest.raises(TaskIdTaken, match="other arguments"):
         hook.enqueue_task(replace(spec, kwargs={"a": 2, "b": 2}))
-    with pytest.raises(TaskIdTaken, match="was used before"):
+    with pytest.raises(TaskIdTaken, match="already in use by task"):
         hook.enqueue_tasks([spec])
 
 

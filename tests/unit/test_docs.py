@@ -318,19 +318,19 @@ def test_image_installs_this_package(block: Block) -> None:
 @pytest.mark.parametrize(
     ("said", "otherwise"),
     [
-        ("the horsies schema is at version 60, newer than 51, the", "the horsies schema is at version"),
+        ("The horsies schema is at version 60, newer than 51, the", "The horsies schema is at version"),
         ("", " and much else"),
-        ("none was heard of in the last hour", "all of them are on holiday"),
-        ("none was heard of in the last hour", "the last was heard of some days ago"),
+        ("None has reported in the last hour", "All of them are on holiday"),
+        ("None has reported in the last hour", "The last one reported some days ago"),
         ("Start one with", "Look for one with"),
     ],
 )
 def test_message_that_nothing_says_is_found_out(said: str, otherwise: str) -> None:
     for message in (
-        "the horsies schema is at version 60, newer than 51, the newest this release was tested with; it is read but "
-        "not written. Upgrade airflow-horsies",
-        "no live worker, none was heard of in the last hour: tasks wait and do not expire. Start one with 'horsies "
-        "worker your_module:app'",
+        "The horsies schema is at version 60, newer than 51, the newest that this release is tested with. It is read "
+        "but not written. Upgrade airflow-horsies.",
+        "There is no live worker. None has reported in the last hour. Tasks wait and do not expire. Start one with "
+        "'horsies worker your_module:app'.",
     ):
         assert is_produced(message, PACKAGE)
         changed = message.replace(said, otherwise) if said else message + otherwise

@@ -82,7 +82,7 @@ def test_way_past_a_pooler_is_for_listening_only(extra: dict[str, Any], where: t
 
 def test_unknown_extra_is_refused_by_name() -> None:
     with pytest.raises(
-        InvalidTask, match=r"extra: of connection h has unknown option\(s\) name_space, sslmod\. Supported are listen"
+        InvalidTask, match=r"extra: connection h has unknown option\(s\) name_space, sslmod\. Supported: listen"
     ):
         database_of({"sslmod": "require", "name_space": "x", "sslmode": "require"})
 
@@ -100,7 +100,7 @@ def test_waiting_is_by_notifications_unless_polling_is_asked_for(extra: dict[str
 
 
 def test_other_ways_of_waiting_are_refused() -> None:
-    with pytest.raises(InvalidTask, match="connection h must be 'notify' or 'poll', not 'pull'"):
+    with pytest.raises(InvalidTask, match="must be 'notify' or 'poll' in the extra of connection h, not 'pull'"):
         make_hook({"listen": "pull"}).client.can_listen()
 
 
@@ -142,7 +142,7 @@ def test_payload_limit_comes_from_the_connection() -> None:
 
 
 def test_one_id_is_not_taken_for_several() -> None:
-    with pytest.raises(InvalidTask, match="must be a list of ids, not one string"):
+    with pytest.raises(InvalidTask, match="must be a list of ids, not a string"):
         make_hook().read_tasks("0198a0de-0000-7000-8000-000000000001")
 
 
@@ -169,6 +169,6 @@ def test_fields_the_form_left_empty_count_as_not_given() -> None:
 
 def test_payload_limit_that_is_no_number_is_refused_by_name() -> None:
     with pytest.raises(
-        InvalidTask, match="max_payload_bytes: in the extra of connection h must be an integer, not 'much'"
+        InvalidTask, match="max_payload_bytes: must be an integer in the extra of connection h, not 'much'"
     ):
         make_hook({"max_payload_bytes": "much"}).enqueue_task(TaskSpec(task_name="add"))

@@ -114,7 +114,7 @@ def test_policy_survives_serialization() -> None:
         ({"fail": ["ValueError"]}, "looks like an exception class"),
         ({"fail": "BAD_INPUT"}, "fail: must be a list of error codes, not the string 'BAD_INPUT'"),
         ({"retry": "BAD_INPUT"}, "retry: must be a list of error codes"),
-        ({"retry": {"bad": None}}, "retry: 'bad' is not UPPER_SNAKE_CASE"),
+        ({"retry": {"bad": None}}, "retry: 'bad' is not in UPPER_SNAKE_CASE"),
         ({"retry": {"RATE_LIMITED": 60}}, "delay of RATE_LIMITED must be a timedelta of 0 or more, or None, not 60"),
         ({"retry": {"RATE_LIMITED": timedelta(seconds=-1)}}, "must be a timedelta of 0 or more"),
         ({"retry": ["BAD_INPUT"]}, "must not contain a code of fail: BAD_INPUT"),

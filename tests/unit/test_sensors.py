@@ -64,8 +64,8 @@ def make_external(**options: Any) -> HorsiesSensor:
         ({"external_dag_id": "a", "external_task_id": "b"}, "but not both"),
         ({"task_ids": None, "external_dag_id": "a"}, "must be set together with external_task_id"),
         ({"task_ids": None, "external_task_id": "a"}, "must be set together with external_task_id"),
-        ({"task_ids": "not-an-id"}, "'not-an-id' is not a UUID"),
-        ({"task_ids": [ID, "x"]}, "'x' is not a UUID"),
+        ({"task_ids": "not-an-id"}, "must be a UUID, not 'not-an-id'"),
+        ({"task_ids": [ID, "x"]}, "must be a UUID, not 'x'"),
         ({"task_ids": 7}, "must be the id of a horsies task or a list of ids, not 7"),
         ({"task_ids": {ID: 1}}, "must be the id of a horsies task or a list of ids"),
         ({"allowed_states": ["DONE"]}, "must only contain CANCELLED, COMPLETED, EXPIRED, FAILED, not DONE"),
@@ -259,7 +259,7 @@ def test_trigger_of_a_sensor_knows_when_it_deferred(horsies: FakeHorsies) -> Non
 def test_id_that_is_none_fails_at_once(horsies: FakeHorsies) -> None:
     sensor = make_sensor(task_ids="{{ ti.xcom_pull('nobody') }}")
     sensor.task_ids = "None"
-    with pytest.raises(AirflowFailException, match="'None' is not a UUID"):
+    with pytest.raises(AirflowFailException, match="must be a UUID, not 'None'"):
         sensor.execute(context())
 
 

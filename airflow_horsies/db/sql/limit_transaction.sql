@@ -1,4 +1,4 @@
--- For this transaction alone, as a pooler lends the connection to others. What is set already and stricter stays.
+-- For this transaction only, because a pooler gives the connection to others. Stricter settings take precedence.
 SELECT set_config(
     settings.name,
     CASE WHEN settings.current > 0 THEN least(settings.current, settings.wanted) ELSE settings.wanted END || 'ms',
@@ -15,5 +15,5 @@ FROM (
     ) AS wanted (name, milliseconds)
 ) AS settings
 UNION ALL
--- What is sent last of all, at the end of the year 9999 in UTC, has no date in Python in a time zone further east.
+-- A time at the end of the year 9999 in UTC has no Python date in a time zone further east.
 SELECT set_config('TimeZone', 'UTC', true)

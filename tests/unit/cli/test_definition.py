@@ -64,7 +64,7 @@ def test_airflow_takes_the_commands_into_its_parser(capsys: pytest.CaptureFixtur
     with pytest.raises(SystemExit) as ended:
         cli_parser.get_parser().parse_args(["horsies", "cancel", "42"])
     assert ended.value.code == 2
-    assert "'42' is not a UUID" in capsys.readouterr().err
+    assert "must be a UUID, not '42'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_command_line_is_parsed_without_airflows_own_command(argv: str, parsed: 
         ("tasks --state gone", "'gone' is not a state. The states are PENDING"),
         ("tasks --limit many", "--limit"),
         ("tasks --before yesterday", "not a cursor"),
-        ("attempts 42", "'42' is not a UUID"),
+        ("attempts 42", "must be a UUID, not '42'"),
         (f"logs {ID} --attempt 0", "'0' is not an attempt number"),
         (f"logs {ID} --attempt last", "'last' is not an attempt number"),
         (f"logs {ID} --attempt 9999999999", "is not an attempt number"),

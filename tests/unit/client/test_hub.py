@@ -149,7 +149,7 @@ def test_hub_without_waiters_does_not_try_for_ever() -> None:
 
 @pytest.mark.parametrize(
     ("error", "expected"),
-    [(SchemaMissing("no tables"), "no tables"), (ValueError("s3cret"), "waiting failed: ValueError; see the log")],
+    [(SchemaMissing("no tables"), "no tables"), (ValueError("s3cret"), "Waiting failed: ValueError. See the log")],
     ids=["ours", "unexpected"],
 )
 def test_error_that_lasts_reaches_every_waiter_and_the_next_waiter_starts_anew(
@@ -322,7 +322,7 @@ def test_nothing_is_read_for_those_who_do_not_follow_or_have_not_taken_what_ther
 
     async def check() -> None:
         behind = Waiter(["a"], {})
-        behind.tell({"a": lines(1)})
+        behind.add_news({"a": lines(1)})
         ended = Waiter(["a"], {})
         ended.deliver("a", TaskState.COMPLETED)
         await hub_module._Follower().look(CONNECTION, [Waiter(["a"]), behind, ended])
@@ -371,7 +371,7 @@ def test_logs_that_may_not_be_read_end_nothing_and_a_lost_connection_is_opened_a
         ledger.error = psycopg.errors.InsufficientPrivilege("permission denied for table logs")
         follower = hub_module._Follower()
         await follower.look(CONNECTION, [Waiter(["a"], {})])
-        assert "What tasks write is not shown: permission denied" in caplog.text
+        assert "Cannot read the log lines and the progress of tasks: permission denied" in caplog.text
         ledger.error = psycopg.OperationalError("server closed the connection")
         with pytest.raises(psycopg.OperationalError):
             await hub_module._Follower().look(CONNECTION, [Waiter(["a"], {})])

@@ -23,7 +23,7 @@ def test_task_instance_refuses_what_cannot_be_one(given: dict[str, Any]) -> None
 
 @pytest.mark.parametrize("given", [{"try_number": 0}, {"clear_number": -1}, {"try_number": True}], ids=str)
 def test_a_try_counts_from_1_and_clears_from_0(given: dict[str, Any]) -> None:
-    with pytest.raises(InvalidTask, match="whole number from"):
+    with pytest.raises(InvalidTask, match="must be an integer from"):
         AirflowTry(**{"try_number": 1, **given})
 
 

@@ -65,7 +65,7 @@ def test_nothing_is_read_where_the_tables_are_missing_or_older(version: int | No
 def test_metrics_that_are_no_object_are_a_wire_error(metrics: str) -> None:
     told = {"attempt": 1, "worker_id": "w", "hostname": "h", "pid": 1, "started_at": NOON, "finished_at": None}
     unknown = {"outcome": None, "error_code": None, "error_message": None}
-    with pytest.raises(WireError, match="no JSON object"):
+    with pytest.raises(WireError, match="are not a JSON object"):
         drive(
             read_attempts([ONE]), {"read_attempts": [{"horsies_task_id": ONE, **told, **unknown, "metrics": metrics}]}
         )

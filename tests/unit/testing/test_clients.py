@@ -38,7 +38,7 @@ OF_A_DATABASE = {
 AS_THEY_ARE = {
     Client: {"settings", "namespace", "stay_in", "close"},
     AsyncClient: {"settings"},
-    Waiter: {"take", "wants", "deliver", "tell", "fail"},
+    Waiter: {"take", "wants", "deliver", "add_news", "fail"},
 }
 
 

@@ -57,4 +57,4 @@ def test_batch_that_is_not_whole_is_an_error_and_never_a_success(
     put_submissions(horsies, submissions)
     event = run(HorsiesBatchTrigger(task_instance=INSTANCE, life=1, size=size))
     assert event["reason"] == "not_found"
-    assert "items of the batch were found" in event["message"]
+    assert "items of the batch in the airflow_horsies tables" in event["message"]

@@ -25,9 +25,9 @@ FIRST = "0198a0de-0000-7000-8000-000000000001"
         ([("SOURCE_STATE_CONFLICT", "EXPIRED")], (CancelOutcome.ALREADY_FINISHED, TaskState.EXPIRED)),
         ([("SOURCE_STATE_CONFLICT", "PENDING")], (TaskNotCancellable, "belongs to a horsies workflow")),
         ([("SOURCE_STATE_CONFLICT", "RUNNING")], (TaskNotCancellable, "is RUNNING")),
-        ([("TASK_ABSENT", None)], (TaskNotFound, f"no task {FIRST}")),
-        ([], (TaskNotFound, f"no task {FIRST}")),
-        ([("EXPLODED", "PENDING")], (WireError, "answered 'EXPLODED'")),
+        ([("TASK_ABSENT", None)], (TaskNotFound, f"Task {FIRST} is not in this database")),
+        ([], (TaskNotFound, f"Task {FIRST} is not in this database")),
+        ([("EXPLODED", "PENDING")], (WireError, "returned 'EXPLODED'")),
         ([("APPLIED", "PAUSED")], (WireError, "'PAUSED'")),
     ],
     ids=str,
@@ -44,5 +44,5 @@ def test_cancel_tells_what_it_found(rows: list[tuple[str, str | None]], outcome:
 
 
 def test_cancel_needs_a_schema_that_a_worker_has_completed() -> None:
-    with pytest.raises(SchemaUnsupported, match="no horsies worker has ever started"):
+    with pytest.raises(SchemaUnsupported, match="No horsies worker has ever started"):
         drive(cancelling.cancel_task(Wire(replace(MOVED, worker_has_started=False)), FIRST))
