@@ -11,7 +11,13 @@ from airflow_horsies.exceptions import InvalidTask
 from tests.docs.architecture import PACKAGE
 from tests.docs.errors_raised import VALUE, RaisedError, raised_errors
 
-ROOMS = ("client", "core", "db", "exceptions.py", "hook.py", "ledger", "models.py", "provider_info.py", "wire")
+ROOMS = tuple(
+    sorted(
+        path.name
+        for path in PACKAGE.iterdir()
+        if path.suffix == ".py" or path.is_dir() and path.name not in ("__pycache__", "example_dags")
+    )
+)
 
 # The first words of a sentence, or of a part of one, that says what to do.
 IMPERATIVES = (
