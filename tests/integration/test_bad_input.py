@@ -253,7 +253,11 @@ def test_cancel_before_any_worker_has_started_says_so(
     [
         ({"password": PASSWORD}, AccessDenied, "Cannot log in"),
         ({"login": "nobody_here", "password": PASSWORD}, AccessDenied, "Cannot log in to .*nobody_here"),
-        ({"host": "no-such-host.invalid", "password": PASSWORD}, DatabaseUnreachable, "Cannot reach .*no-such-host.invalid"),
+        (
+            {"host": "no-such-host.invalid", "password": PASSWORD},
+            DatabaseUnreachable,
+            "Cannot reach .*no-such-host.invalid",
+        ),
         ({"port": 1, "password": PASSWORD}, DatabaseUnreachable, "Cannot reach .*:1:"),
         ({"schema": "no_such_database"}, DatabaseUnreachable, "Cannot reach .*no_such_database.*does not exist"),
     ],

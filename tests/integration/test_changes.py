@@ -162,7 +162,7 @@ def test_a_process_that_was_left_behind_submits_nothing(hook: HorsiesHook, earli
 def test_a_try_that_was_taken_for_dead_does_not_undo_what_the_next_one_asked_for(hook: HorsiesHook) -> None:
     hook.submit_task(spec(1), INSTANCE, tried(1))
     edited = hook.submit_task(spec(2), INSTANCE, tried(2))
-    with pytest.raises(StaleSubmission, match="try 2 asked for"):
+    with pytest.raises(StaleSubmission, match="try 2 has already asked for"):
         hook.submit_task(spec(1), INSTANCE, tried(1))
     assert state_of(hook, edited.task_id) is TaskState.PENDING
 
