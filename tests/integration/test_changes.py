@@ -162,7 +162,7 @@ def test_a_process_that_was_left_behind_submits_nothing(hook: HorsiesHook, earli
 def test_a_try_that_was_taken_for_dead_does_not_undo_what_the_next_one_asked_for(hook: HorsiesHook) -> None:
     hook.submit_task(spec(1), INSTANCE, tried(1))
     edited = hook.submit_task(spec(2), INSTANCE, tried(2))
-    with pytest.raises(StaleSubmission, match="try 2 asked for"):
+    with pytest.raises(StaleSubmission, match="try 2 has already asked for"):
         hook.submit_task(spec(1), INSTANCE, tried(1))
     assert state_of(hook, edited.task_id) is TaskState.PENDING
 
@@ -526,7 +526,7 @@ def test_a_newer_ledger_keeps_nobody_from_cancelling(hook: HorsiesHook, make_hoo
             "INSERT INTO airflow_horsies.migrations (version, name, min_writer) VALUES (99, 'from the future', 99)"
         )
     older = make_hook()
-    with pytest.raises(LedgerNewer, match="it can read and cancel, but not submit"):
+    with pytest.raises(LedgerNewer, match="It can read and cancel, but not submit"):
         older.submit_task(spec(1), INSTANCE, tried(2))
     assert older.cancel_task(sent[0].task_id) is CancelOutcome.CANCELLED
     assert older.client.release_tasks([sent[1].task_id], INSTANCE) == {sent[1].task_id: CancelOutcome.CANCELLED}
@@ -544,7 +544,7 @@ def test_the_moment_of_a_migration_can_be_chosen(
 ) -> None:
     monkeypatch.setenv("AIRFLOW__HORSIES__AUTO_MIGRATE", "False")
     task_id = hook.enqueue_task(spec(1))
-    with pytest.raises(LedgerOutdated, match="run 'airflow horsies db migrate'"):
+    with pytest.raises(LedgerOutdated, match="Run 'airflow horsies db migrate'"):
         hook.submit_task(spec(1), INSTANCE, tried())
     assert read_ledger_version(hook.client) == 0
     assert hook.cancel_task(task_id) is CancelOutcome.CANCELLED

@@ -514,7 +514,7 @@ def test_open_hooks_wait_on_and_send_nothing_while_a_cutover_is_pending(
                 capture_output=True,
             )
             for write in (lambda: hook.enqueue_task(LATER), lambda: hook.cancel_task(going_on)):
-                with pytest.raises(CutoverPending, match="Nothing is sent or cancelled until it is done"):
+                with pytest.raises(CutoverPending, match="Nothing is sent or cancelled until the cutover is complete"):
                     await asyncio.to_thread(write)
             with outside(hook) as connection:
                 # An older worker goes on, and the cutover has begun to move tasks away.
