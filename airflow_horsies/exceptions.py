@@ -193,4 +193,3 @@ class WireError(HorsiesError):
 # Waiters retry these with pauses instead of failing.
 TRANSIENT_ERRORS: tuple[type[HorsiesError], ...] = (DatabaseUnreachable, DatabaseBusy, CutoverPending)
 # The name of this tuple up to release 0.1.
-PASSING_ERRORS = TRANSIENT_ERRORS

@@ -15,7 +15,7 @@ from airflow.providers.common.compat.sdk import BaseNotifier, Context
 
 from airflow_horsies.core.spec import DEFAULT_QUEUE, RetryPolicy, TaskSpec
 from airflow_horsies.db.backoff import Backoff
-from airflow_horsies.exceptions import PASSING_ERRORS
+from airflow_horsies.exceptions import TRANSIENT_ERRORS
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.operators.rendering import instant, is_final, plain_policy, policy_of
 
@@ -112,7 +112,7 @@ class HorsiesNotifier(BaseNotifier):
         while True:
             try:
                 return await hook.enqueue_task_async(spec)
-            except PASSING_ERRORS as error:
+            except TRANSIENT_ERRORS as error:
                 pause_seconds = backoff.next_pause()
                 if time.monotonic() + pause_seconds > deadline:
                     raise

@@ -139,7 +139,7 @@ def parse_task_id(text: str) -> str:
 
 def parse_attempt(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= MAX_ATTEMPT:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an attempt number. The first attempt is 1.")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an attempt number. Use 1 for the first attempt.")
     return int(text)
 
 
@@ -148,7 +148,7 @@ def parse_states(text: str) -> list[TaskState]:
     names = [name.strip().upper() for name in text.split(",") if name.strip()]
     unknown = sorted(set(names) - set(TaskState))
     if unknown or not names:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a state. The states are {', '.join(TaskState)}.")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a state. Use one of {', '.join(TaskState)}.")
     return [TaskState(name) for name in names]
 
 

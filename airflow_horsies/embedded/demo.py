@@ -130,7 +130,7 @@ def clean(folder: Path) -> None:
     if not folder.exists():
         return
     if not (folder / "postgres.lock").exists():
-        raise EmbeddedError(f"{folder.absolute()} does not contain a demo. Nothing was deleted.")
+        raise EmbeddedError(f"{folder.absolute()} does not contain a demo. Nothing was deleted. Check the folder.")
     EmbeddedPostgres(folder, durable=True).delete()
     shutil.rmtree(folder)
 

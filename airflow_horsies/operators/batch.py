@@ -128,7 +128,7 @@ class HorsiesBatchOperator(HorsiesTaskOperator):
         if self.min_success is not None:
             wanted = _count_of("min_success", self.min_success)
             if wanted > size:
-                raise InvalidTask("min_success", f"is {wanted}, but the batch has only {plural(size, 'item')}")
+                raise InvalidTask("min_success", f"must be at most {size}, the number of items, not {wanted}")
             bounds.append(size - wanted)
         return min(bounds, default=0)
 
@@ -145,7 +145,7 @@ class HorsiesBatchOperator(HorsiesTaskOperator):
             raise BatchFailed(
                 f"{len(failed)} of {plural(len(tasks), 'task')} did not complete, more than the {allowed} allowed, and "
                 f"{len(live)} had not ended. The first is item {position}: {end_sentence(failure_text(first))} "
-                f"{problem or CANCELLED} The Horsies tab of the task instance shows all items.",
+                f"{problem or CANCELLED} Open the Horsies tab of the task instance to see all items.",
                 task_id=first.id,
                 queue=first.queue,
                 error_code=first.error_code,

@@ -75,7 +75,7 @@ class StreamOptions:
         read = Options.parse({name: named[name] for name in named if name in ("table", "columns", "service")})
         if read.table.name != ATTEMPTS.name:
             raise SourceError(
-                f"Table {read.table.name} cannot be streamed, as its rows change. Only attempts can be streamed."
+                f"Table {read.table.name} cannot be streamed, as its rows change. Use the table attempts."
             )
         starts = named.get("startingoffsets", "latest").strip().lower()
         if starts not in ("earliest", "latest"):

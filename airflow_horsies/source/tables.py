@@ -74,7 +74,7 @@ class Table:
         for column in self.columns:
             if column.name == name:
                 return column
-        raise SourceError(f"Table {self.name} has no column {name!r}. Its columns: {_listed(self.columns)}.")
+        raise SourceError(f"Table {self.name} has no column {name!r}. Use one of {_listed(self.columns)}.")
 
     def select(self, names: Sequence[str]) -> tuple[Column, ...]:
         """The named columns in this order; all columns if none is named."""

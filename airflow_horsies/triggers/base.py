@@ -21,7 +21,7 @@ from airflow_horsies.core.submission import TaskInstanceKey
 from airflow_horsies.core.task import TaskState
 from airflow_horsies.db.backoff import Backoff
 from airflow_horsies.exceptions import (
-    PASSING_ERRORS,
+    TRANSIENT_ERRORS,
     AccessDenied,
     HistoryPartitionMissing,
     HorsiesError,
@@ -36,7 +36,7 @@ FIRST_RETRY_SECONDS = 1.0
 MAX_RETRY_SECONDS = 15.0
 # These end when somebody migrates our tables, starts a worker or corrects a password.
 RETRIED_ERRORS: tuple[type[HorsiesError], ...] = (
-    *PASSING_ERRORS,
+    *TRANSIENT_ERRORS,
     AccessDenied,
     LedgerOutdated,
     HistoryPartitionMissing,

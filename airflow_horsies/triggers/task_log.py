@@ -11,7 +11,7 @@ from airflow_horsies.client.client import Client
 from airflow_horsies.client.waiting import wait_until_stopped
 from airflow_horsies.core.log import LogCursor, LogLine, Progress, TaskNews, lines_of_each
 from airflow_horsies.core.wording import describe_progress
-from airflow_horsies.exceptions import PASSING_ERRORS, HorsiesError
+from airflow_horsies.exceptions import TRANSIENT_ERRORS, HorsiesError
 
 PROGRESS_SECONDS = 10.0
 
@@ -50,7 +50,7 @@ class TaskLog:
             return
         try:
             self.show(self._read(client, self._task_ids))
-        except PASSING_ERRORS:
+        except TRANSIENT_ERRORS:
             raise
         except HorsiesError as error:
             self._is_readable = False

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 
 from airflow_horsies.client.reporting import Claim, ClaimState, EndedAttempt, WorkerClient
 from airflow_horsies.db.connection import Database, args_of_url
-from airflow_horsies.exceptions import PASSING_ERRORS, HorsiesError
+from airflow_horsies.exceptions import TRANSIENT_ERRORS, HorsiesError
 from airflow_horsies.worker.attempt import RunningAttempt, StopReason
 
 log = logging.getLogger(__name__)
@@ -125,7 +125,7 @@ class Reporter:
                     continue
                 self._report_all()
                 self._failures = 0
-            except PASSING_ERRORS as error:
+            except TRANSIENT_ERRORS as error:
                 log.warning("Writing logs and progress failed and is tried again: %s", error)
                 self._retry_at = time.monotonic() + RETRY_SECONDS
             except Exception as error:

@@ -194,7 +194,10 @@ class Arguments:
             except ValidationError as error:
                 problems += [_describe(name, detail, is_secret=name in self._secret) for detail in error.errors()]
         if problems:
-            raise TaskFault("BAD_INPUT", f"Task {self._name!r} got invalid arguments: {'; '.join(problems)}.")
+            raise TaskFault(
+                "BAD_INPUT",
+                f"Task {self._name!r} got invalid arguments: {'; '.join(problems)}. Correct them in the DAG.",
+            )
         return values
 
     def _add(self, function: Callable[..., Any], parameter: inspect.Parameter, hints: Mapping[str, Any]) -> None:

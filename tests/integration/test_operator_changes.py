@@ -369,8 +369,8 @@ def test_late_time_out_over_a_cancelled_task_is_skipped_where_that_was_asked_for
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({"min_success": 4}, "min_success: is 4, but the batch has only 3 items"),
-        ({"min_success": 1, "items": []}, "min_success: is 1, but the batch has only 0 items"),
+        ({"min_success": 4}, "min_success: must be at most 3, the number of items, not 4"),
+        ({"min_success": 1, "items": []}, "min_success: must be at most 0, the number of items, not 1"),
         ({"max_failures": "{{ -1 }}"}, "max_failures: must be 0 or more"),
         ({"max_failures": "{{ 1.5 }}"}, "max_failures: must be an integer"),
         ({"max_failures": -1}, "max_failures: must be 0 or more"),

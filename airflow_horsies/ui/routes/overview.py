@@ -158,7 +158,9 @@ def _cursor(at: datetime | None, task_id: str | None) -> PageCursor | None:
             HTTPStatus.UNPROCESSABLE_ENTITY, "before_id must be the id from an earlier response."
         ) from None
     except OverflowError:
-        raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, "before_at is out of range.") from None
+        raise HTTPException(
+            HTTPStatus.UNPROCESSABLE_ENTITY, "before_at must be a time that UTC can represent."
+        ) from None
 
 
 def _next_failures(cursor: PageCursor) -> payloads.NextFailures:

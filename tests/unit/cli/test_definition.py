@@ -97,7 +97,7 @@ def test_command_line_is_parsed_without_airflows_own_command(argv: str, parsed: 
         ("", "required"),
         ("db", "required"),
         ("db change-base-url --old a", "--new"),
-        ("tasks --state gone", "'gone' is not a state. The states are PENDING"),
+        ("tasks --state gone", "'gone' is not a state. Use one of PENDING"),
         ("tasks --limit many", "--limit"),
         ("tasks --before yesterday", "not a cursor"),
         ("attempts 42", "must be a UUID, not '42'"),

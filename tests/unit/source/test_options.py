@@ -41,7 +41,7 @@ def test_what_is_wrong_is_named(options: dict[str, str], says: str) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"table": "tasks"}, "Only attempts can be streamed"),
+        ({"table": "tasks"}, "Use the table attempts"),
         ({"table": "attempts", "startingOffsets": "then"}, "startingOffsets must be earliest or latest, not 'then'"),
         ({"table": "attempts", "maxRowsPerBatch": "0"}, "maxRowsPerBatch must be an integer .*not '0'"),
         ({"table": "attempts", "since": "2026-01-01"}, "Unknown option 'since'"),
