@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, ClassVar, Literal, NoReturn, assert_never
 
-from airflow.providers.common.compat.sdk import AirflowTaskTimeout, BaseOperator, Context, conf
+from airflow.providers.common.compat.sdk import AirflowTaskTimeout, Context, conf
 
-from airflow_horsies.airflow_instance import airflow_try, instance_of, read_state
+from airflow_horsies.airflow_instance import airflow_try, instance_of
 from airflow_horsies.client.client import Client
 from airflow_horsies.core.cluster import is_unserved
 from airflow_horsies.core.documentation import explain_error
 from airflow_horsies.core.spec import DEFAULT_QUEUE, RetryPolicy, TaskSpec
-from airflow_horsies.core.submission import SubmitOutcome, SubmitResult, latest_task_ids
+from airflow_horsies.core.submission import SubmitOutcome, SubmitResult
 from airflow_horsies.core.task import AttemptRecord, TaskState, TaskView
 from airflow_horsies.core.validation import require_error_code
 from airflow_horsies.core.wording import describe_attempts
@@ -34,10 +33,9 @@ from airflow_horsies.links import HorsiesAttemptsLink
 from airflow_horsies.operators.outcomes import (
     TaskTimedOut,
     describe_missing_task,
-    describe_release,
-    describe_release_failure,
     plural,
 )
+from airflow_horsies.operators.releasing import ReleasingOperator
 from airflow_horsies.operators.rendering import (
     duration,
     instant,
@@ -52,16 +50,12 @@ from airflow_horsies.triggers.task_log import StoredSeen, TaskLog, load_seen, st
 
 MAX_LOGGED_ITEMS = 100
 ATTEMPTS_LINK = HorsiesAttemptsLink()
-RELEASE_SECONDS = 30.0
-# Airflow kills the process five seconds after it asked it to stop.
-KILL_SECONDS = 4.7
-RETRY_SECONDS = 0.5
 CANCELLED = "Unfinished tasks were cancelled."
 
 FailOrSkip = Literal["fail", "skip"]
 
 
-class HorsiesTaskOperator(BaseOperator):
+class HorsiesTaskOperator(ReleasingOperator):
     """
     The base of the operators that send horsies tasks. Use one of its subclasses.
 
@@ -231,18 +225,6 @@ class HorsiesTaskOperator(BaseOperator):
                 case _:
                     assert_never(reason)
             return self._end(client, tasks, context)
-
-    def on_kill(self) -> None:
-        """Airflow calls this when it stops the process: a user stops the work, or a component shuts down and the next
-        try reattaches."""
-        if not self.cancel_on_kill:
-            return
-        if self._is_uninterruptible:
-            # Another connection of this process may hold the lock that a cancel needs until this method returns. A
-            # submission checks the flag afterwards; a cancel needs no second one.
-            self._stop_requested = True
-            return
-        self._cancel_if_given_up()
 
     # -- for subclasses --------------------------------------------------------------------------------------------
 
@@ -461,53 +443,6 @@ class HorsiesTaskOperator(BaseOperator):
             if all(task.state is not TaskState.CANCELLED or task.id in cancelled_before for task in tasks):
                 return tasks, None
         return None, problem
-
-    def _release(self, client: Client, *, try_number: int | None, seconds: float = RELEASE_SECONDS) -> str | None:
-        """Cancel the tasks that nobody else waits for. Returns why that is not possible now, if so.
-
-        :param try_number: this try, if it cancels by itself and not on a user's request.
-        """
-        deadline = time.monotonic() + seconds
-        with self._uninterrupted():
-            while True:
-                try:
-                    ids = self._sent_ids or latest_task_ids(client.read_submissions(self._instance))
-                    self._sent_ids = ids
-                    released = client.release_tasks(ids, self._instance, try_number=try_number) if ids else {}
-                except HorsiesError as error:
-                    if time.monotonic() + RETRY_SECONDS > deadline:
-                        return describe_release_failure(error)
-                    time.sleep(RETRY_SECONDS)
-                else:
-                    return describe_release(set(released.values()))
-
-    @contextmanager
-    def _uninterrupted(self) -> Iterator[None]:
-        """A kill does not interrupt the block."""
-        before, self._is_uninterruptible = self._is_uninterruptible, True
-        try:
-            yield
-        finally:
-            self._is_uninterruptible = before
-
-    def _cancel_if_given_up(self) -> None:
-        deadline = time.monotonic() + KILL_SECONDS
-        state = None if self._instance is None else read_state(self._instance)
-        if state is None:
-            self.log.warning("Airflow does not report why it stops this process. The horsies tasks continue.")
-        elif not state.is_given_up:
-            self.log.info("Airflow stops this process, but not the task instance. The horsies tasks continue.")
-        else:
-            problem = self._release_now(deadline - time.monotonic())
-            if problem is not None:
-                self.log.error("Airflow stops this process. %s", problem)
-
-    def _release_now(self, seconds: float) -> str | None:
-        try:
-            with self._client() as client:
-                return self._release(client, try_number=None, seconds=seconds)
-        except HorsiesError as error:
-            return describe_release_failure(error)
 
     def _log_attempts(self, client: Client, task: TaskView) -> None:
         records: Sequence[AttemptRecord] = ()

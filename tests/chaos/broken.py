@@ -20,6 +20,7 @@ from airflow_horsies.db.statement import sql_text
 from airflow_horsies.ledger import cancelling, submitting
 from airflow_horsies.models import latest_task_ids
 from airflow_horsies.operators import base as task_operator
+from airflow_horsies.operators import releasing
 from airflow_horsies.triggers import base, sensing
 
 IDENTITY = ("namespace", "life", "size", "max_failures")
@@ -53,7 +54,7 @@ def kill_without_asking() -> None:
     async def read_state_async(_: Any) -> InstanceState:
         return wished
 
-    _replace(task_operator, "read_state", lambda _: wished)
+    _replace(releasing, "read_state", lambda _: wished)
     for module in (base, sensing):
         _replace(module, "read_state_async", read_state_async)
 

@@ -20,7 +20,7 @@ from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.exceptions import BatchFailed, InvalidTask, QueueNotServed, StaleSubmission, TaskNotFound
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.models import TaskState, latest_task_ids
-from airflow_horsies.operators import HorsiesBatchOperator, HorsiesOperator
+from airflow_horsies.operators import HorsiesBatchOperator, HorsiesOperator, releasing
 from airflow_horsies.operators import base as task_operator
 from airflow_horsies.operators.base import HorsiesTaskOperator
 from airflow_horsies.operators.outcomes import TaskTimedOut
@@ -233,7 +233,7 @@ def test_a_task_that_is_to_wait_is_not_taken_for_one_that_nobody_serves(hook: Ho
 @pytest.fixture
 def airflow_says(monkeypatch: pytest.MonkeyPatch) -> Any:
     def say(state: InstanceState | None) -> None:
-        monkeypatch.setattr(task_operator, "read_state", lambda instance: state)
+        monkeypatch.setattr(releasing, "read_state", lambda instance: state)
 
     return say
 
@@ -395,7 +395,7 @@ def test_a_process_whose_scheduler_died_is_not_a_wish(hook: HorsiesHook, monkeyp
     operator = one()
     with pytest.raises(TaskDeferred):
         operator.execute(context())
-    monkeypatch.setattr(task_operator, "read_state", lambda _: InstanceState(exists=True, state=None))
+    monkeypatch.setattr(releasing, "read_state", lambda _: InstanceState(exists=True, state=None))
     operator.on_kill()
     assert hook.read_task(ids_of(hook)[0]).state is TaskState.PENDING
 
