@@ -38,6 +38,8 @@ Two more, in ``outcomes``, are also errors of Airflow: TaskFailedForGood and Tas
 
 from __future__ import annotations
 
+import warnings
+
 
 class HorsiesError(Exception):
     """Base of every error of this package."""
@@ -192,4 +194,10 @@ class WireError(HorsiesError):
 
 # Waiters retry these with pauses instead of failing.
 TRANSIENT_ERRORS: tuple[type[HorsiesError], ...] = (DatabaseUnreachable, DatabaseBusy, CutoverPending)
-# The name of this tuple up to release 0.1.
+
+
+def __getattr__(name: str) -> object:
+    if name == "PASSING_ERRORS":
+        warnings.warn("PASSING_ERRORS is deprecated. Use TRANSIENT_ERRORS instead.", DeprecationWarning, stacklevel=2)
+        return TRANSIENT_ERRORS
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
