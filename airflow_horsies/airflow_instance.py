@@ -1,4 +1,4 @@
-"""What Airflow itself says of a task instance: who a try is, and what became of another one's state."""
+"""What Airflow knows of task instances: the identity of a try, and the state of a task instance."""
 
 from __future__ import annotations
 
@@ -7,44 +7,43 @@ import logging
 import threading
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from airflow.sdk.execution_time import comms, task_runner
-
-from airflow_horsies.models import AirflowTry, TaskInstanceKey
+from airflow_horsies.borrowed import airflow as borrowed
+from airflow_horsies.core.submission import AirflowTry, TaskInstanceKey
 
 log = logging.getLogger(__name__)
 
 RUN_KEY = "airflow_horsies.run_key"
-# Airflow kills a task five seconds after it told it to end: most of them are for its own answer.
+# Airflow kills a task five seconds after it asked it to stop. Most of that time may go to its answer.
 ANSWER_SECONDS = 3.5
-# The first question to a triggerer of Airflow 3.1 or 3.2 may take it 10 s.
+# The first question in a triggerer of Airflow 3.1 or 3.2 may take 10 s.
 ASYNC_ANSWER_SECONDS = 20.0
-# A person marked, cleared or deleted it, or it ended for good: nobody waits for its work any more.
+# A user marked, cleared or deleted it, or it has ended: nothing waits for its work any more.
 GIVEN_UP = frozenset({"failed", "success", "skipped", "removed", "upstream_failed", "restarting"})
 ENDED = frozenset({"failed", "success", "skipped", "removed", "upstream_failed"})
 
 
 @dataclass(frozen=True, slots=True)
 class InstanceState:
-    """A task instance as Airflow has it now; it does not exist where its DAG run was deleted."""
+    """The current state of a task instance. It does not exist if its DAG run was deleted."""
 
     exists: bool
     state: str | None = None
 
     @property
     def is_given_up(self) -> bool:
-        """Whether nobody waits for the work of its process any more, unlike in a shutdown or a retry.
+        """Whether nothing waits for its work any more, unlike in a shutdown or a retry.
 
-        One without a state was orphaned when its scheduler died, and is tried again.
+        A task instance without a state was orphaned when its scheduler died, and is retried.
         """
         return not self.exists or self.state in GIVEN_UP
 
     @property
     def is_given_up_by_trigger(self) -> bool:
-        """As is_given_up, of one that was deferred: it has no state once it is cleared, and is never orphaned."""
+        """As is_given_up, for a deferred task instance: it has no state after a clear, and is never orphaned."""
         return self.is_given_up or self.state is None
 
     @property
@@ -53,9 +52,9 @@ class InstanceState:
 
 
 def airflow_try(context: Mapping[str, Any], *, namespace: str | None = None) -> AirflowTry:
-    """What Airflow records of the try that runs.
+    """What Airflow records of the running try.
 
-    :param namespace: the namespace of its connection now; the one of the first try counts, where Airflow can keep it.
+    :param namespace: the current namespace of its connection. The one of the first try applies if Airflow can keep it.
     """
     ti, dag_run = context["ti"], context["dag_run"]
     run_key = _run_key(context, namespace or "")
@@ -77,16 +76,16 @@ def instance_of(context: Mapping[str, Any]) -> TaskInstanceKey:
 
 
 def can_ask() -> bool:
-    """Whether there is an Airflow to ask: not where an operator is used outside of its processes."""
-    return getattr(task_runner, "SUPERVISOR_COMMS", None) is not None
+    """Whether there is an Airflow to ask. There is none if an operator is used outside its processes."""
+    return borrowed.find_supervisor() is not None
 
 
 def read_state(instance: TaskInstanceKey) -> InstanceState | None:
-    """The state of a task instance; None where Airflow does not say in time.
+    """The state of a task instance; None if Airflow does not answer in time.
 
-    Asked from a thread of its own: a signal may have interrupted another question, which would then wait for itself.
+    Asks from a separate thread: a signal may have interrupted another question, and asking here would deadlock.
     """
-    supervisor: Any = getattr(task_runner, "SUPERVISOR_COMMS", None)
+    supervisor = borrowed.find_supervisor()
     if supervisor is None:
         return None
     answers: list[Any] = []
@@ -95,7 +94,7 @@ def read_state(instance: TaskInstanceKey) -> InstanceState | None:
         try:
             answers.append(supervisor.send(_question(instance)))
         except Exception:
-            log.debug("Airflow does not tell the state of %s", instance, exc_info=True)
+            log.debug("Airflow does not report the state of %s.", instance, exc_info=True)
 
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
@@ -105,13 +104,12 @@ def read_state(instance: TaskInstanceKey) -> InstanceState | None:
 
 async def read_state_async(instance: TaskInstanceKey) -> InstanceState | None:
     """As :func:`read_state`, from a trigger."""
-    supervisor: Any = getattr(task_runner, "SUPERVISOR_COMMS", None)
-    reader = getattr(supervisor, "_reader_task", None)
-    if supervisor is None or (reader is not None and reader.done()):
-        return None  # Airflow 3.2 in a shutdown: nobody would hear the answer
-    if not hasattr(supervisor, "asend"):
-        return await asyncio.to_thread(read_state, instance)  # dag.test() runs triggers in its own process
-    # Never cancelled, as Airflow 3.1 would take a late answer for that to the next question.
+    supervisor = borrowed.find_supervisor()
+    if supervisor is None or borrowed.is_shutting_down(supervisor):
+        return None
+    if not borrowed.asks_asynchronously(supervisor):
+        return await asyncio.to_thread(read_state, instance)
+    # Never cancelled, because Airflow 3.1 would take a late answer as the answer to the next question.
     answer = asyncio.ensure_future(supervisor.asend(_question(instance)))
     await asyncio.wait({answer}, timeout=ASYNC_ANSWER_SECONDS)
     if not answer.done() or answer.exception() is not None:
@@ -119,54 +117,47 @@ async def read_state_async(instance: TaskInstanceKey) -> InstanceState | None:
     return _decode(instance, answer.result())
 
 
-def _question(instance: TaskInstanceKey) -> comms.GetTaskStates:
-    return comms.GetTaskStates(
-        dag_id=instance.dag_id,
-        task_ids=[instance.task_id],
-        run_ids=[instance.run_id],
-        map_index=instance.map_index,
-    )
+def _question(instance: TaskInstanceKey) -> Any:
+    return borrowed.state_question(**asdict(instance))
 
 
 def _decode(instance: TaskInstanceKey, answer: Any) -> InstanceState | None:
-    states = getattr(answer, "task_states", None)
-    if states is None:
+    found = borrowed.states_in(answer, instance.run_id)
+    if found is None:
         return None
-    # One state, as one task instance was asked for; a mapped one is not named by its task_id alone.
-    found = list(states.get(instance.run_id, {}).values())
     return InstanceState(exists=True, state=found[0]) if found else InstanceState(exists=False)
 
 
 def _is_key_of_run(store: Any, key: str) -> bool | None:
-    """Whether a try of the DAG run made this key; None where Airflow does not say."""
+    """Whether a try of the DAG run created this key; None if Airflow does not answer."""
     try:
         return store.get(_trace_of(key)) is not None or store.get(RUN_KEY) == key
     except Exception:
-        log.warning("Airflow's task state store does not say whether %s is of this DAG run", key, exc_info=True)
+        log.warning(
+            "Airflow's task state store does not report whether key %s belongs to this DAG run.", key, exc_info=True
+        )
         return None
 
 
 def _trace_of(key: str) -> str:
-    """Under which a key is found though another one has taken its place."""
+    """The name under which a key is found even after another key replaced it."""
     return f"{RUN_KEY}.{key.partition(' ')[0]}"
 
 
 def _run_key(context: Mapping[str, Any], namespace: str) -> str | None:
-    """A value kept with the DAG run (Airflow 3.3): a run that was deleted and made again has another. The namespace in
-    which the task instance submits is part of it."""
+    """A value kept with the DAG run (Airflow 3.3). A run that was deleted and recreated has another one. The namespace
+    in which the task instance submits is part of it."""
     store = context.get("task_state_store")
     if store is None:
         return None
     try:
-        from airflow.sdk.execution_time.context import NEVER_EXPIRE
-
         kept = store.get(RUN_KEY)
         if kept is None:
             kept = f"{uuid.uuid4().hex} {namespace}".strip()
-            # First, so that another try which makes a key at the same time finds this one.
-            store.set(_trace_of(kept), 1, retention=NEVER_EXPIRE)
-            store.set(RUN_KEY, kept, retention=NEVER_EXPIRE)
+            # First, so that another try that creates a key at the same time finds this one.
+            store.set(_trace_of(kept), 1, retention=borrowed.never_expire())
+            store.set(RUN_KEY, kept, retention=borrowed.never_expire())
         return str(kept)
     except Exception:
-        log.warning("Airflow's task state store cannot be used: the DAG run is known by its start alone", exc_info=True)
+        log.warning("Airflow's task state store cannot be used. Only its start identifies the DAG run.", exc_info=True)
         return None

@@ -7,21 +7,23 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 from airflow.providers.common.compat.sdk import (
+    Context,
     DecoratedOperator,
     TaskDecorator,
     task_decorator_factory,
 )
 
+from airflow_horsies.borrowed.airflow import is_from_mapped
 from airflow_horsies.exceptions import InvalidTask
-from airflow_horsies.operators import HorsiesOperator
+from airflow_horsies.operators.task import HorsiesOperator
 
-NAMED_APART = {"queue": "horsies_queue", "retry_policy": "horsies_retry_policy"}
+HORSIES_NAMES = {"queue": "horsies_queue", "retry_policy": "horsies_retry_policy"}
 
 
 class _HorsiesDecoratedOperator(DecoratedOperator, HorsiesOperator):
-    """HorsiesOperator whose ``kwargs`` come from a function; what that returns is sent as it is, never rendered."""
+    """HorsiesOperator whose ``kwargs`` come from a function. Its return value is sent unchanged, never rendered."""
 
-    # The function's own arguments are shown in their place: after a deferral what it returned is no longer at hand.
+    # Shows the function's own arguments instead of its return value, which is not available after a deferral.
     template_fields: Sequence[str] = (
         *DecoratedOperator.template_fields,
         *(name for name in HorsiesOperator.template_fields if name != "task_kwargs"),
@@ -40,17 +42,17 @@ class _HorsiesDecoratedOperator(DecoratedOperator, HorsiesOperator):
         op_kwargs: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        if not getattr(self, "_BaseOperator__from_mapped", False):
-            options = _named_apart(options)  # what override() gave
+        if not is_from_mapped(self):
+            options = _rename_options(options)  # from override()
         super().__init__(python_callable=python_callable, op_args=op_args, op_kwargs=op_kwargs, **options)
 
-    def execute(self, context: Any) -> Any:
+    def execute(self, context: Context) -> Any:
         arguments = _accepted(self.python_callable, len(self.op_args), {**context, **self.op_kwargs})
         returned = self.python_callable(*self.op_args, **arguments)
         if not isinstance(returned, Mapping):
             raise InvalidTask(
                 "kwargs",
-                f"the function {self.python_callable.__name__} must return a dict of the arguments of horsies task "
+                f"function {self.python_callable.__name__} must return a dict with the arguments of horsies task "
                 f"{self.task_name!r}, not {type(returned).__name__}",
             )
         self.task_kwargs = returned
@@ -59,10 +61,10 @@ class _HorsiesDecoratedOperator(DecoratedOperator, HorsiesOperator):
 
 def horsies_task(task_name: str, *, multiple_outputs: bool = False, **options: Any) -> TaskDecorator:
     """
-    Let a function build the arguments of a task that is registered on horsies workers; use it as ``@task.horsies``.
+    Use a function to build the arguments of a task that is registered on horsies workers: ``@task.horsies``.
 
-    The function runs in Airflow and returns a dict; the horsies task runs on a worker with that dict as its arguments,
-    and its value becomes the XCom. The function's code is never sent anywhere.
+    The function runs in Airflow and returns a dict. The horsies task runs on a worker with that dict as its arguments,
+    and its return value becomes the XCom. The function's code never leaves Airflow.
 
     .. code-block:: python
 
@@ -75,20 +77,20 @@ def horsies_task(task_name: str, *, multiple_outputs: bool = False, **options: A
         load.override(task_id="load_each").expand(day=["2026-01-01", "2026-01-02"])
 
     :param task_name: the name under which the task is registered on the workers.
-    :param multiple_outputs: push each key of the horsies task's value, which must then be a dict, as an XCom of its
-        own. It is never guessed from the function, whose dict holds arguments and not the value.
-    :param options: those of :class:`~airflow_horsies.operators.HorsiesOperator` and of every Airflow task. To change
-        the queue or retry policy of a mapped task, ``override(horsies_queue=…, horsies_retry_policy=…)``.
+    :param multiple_outputs: push each key of the horsies task's value, which must be a dict, as a separate XCom. It is
+        never inferred from the function, because its dict contains the arguments and not the value.
+    :param options: the parameters of :class:`~airflow_horsies.operators.HorsiesOperator` and of every Airflow task. To
+        change the queue or retry policy of a mapped task, use ``override(horsies_queue=…, horsies_retry_policy=…)``.
     """
     if not isinstance(task_name, str):
-        raise InvalidTask("task_name", '@task.horsies needs the name of a registered task: @task.horsies("sales.load")')
+        raise InvalidTask("task_name", 'must be the name of a registered task, as in @task.horsies("sales.load")')
     if "kwargs" in options:
-        raise InvalidTask("kwargs", "of @task.horsies are what the function returns; they cannot be given beside it")
-    options = _named_apart(options)
+        raise InvalidTask("kwargs", "must not be set for @task.horsies. Return the arguments from the function")
+    options = _rename_options(options)
 
     def decorate(function: Callable[..., Mapping[str, Any]]) -> Any:
         if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
-            raise InvalidTask("kwargs", f"the function {function.__name__} must be a plain one that returns a dict")
+            raise InvalidTask("kwargs", f"function {function.__name__} must be a plain function that returns a dict")
         return task_decorator_factory(
             python_callable=function,
             multiple_outputs=multiple_outputs,
@@ -101,17 +103,18 @@ def horsies_task(task_name: str, *, multiple_outputs: bool = False, **options: A
 
 
 def _accepted(function: Callable[..., Any], given: int, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the values that the function asks for by name, after the first ones it was ``given`` by position."""
+    """The values that the function accepts by name, after the first ``given`` positional arguments."""
     parameters = list(inspect.signature(function).parameters.values())
     bound = {parameter.name for parameter in parameters[:given]}
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
         return {name: value for name, value in values.items() if name not in bound}
-    return {each.name: values[each.name] for each in parameters if each.name in values and each.name not in bound}
+    names = (parameter.name for parameter in parameters)
+    return {name: values[name] for name in names if name in values and name not in bound}
 
 
-def _named_apart(options: Mapping[str, Any]) -> dict[str, Any]:
-    """On a mapped task Airflow would take ``queue`` and ``retry_policy`` for its own; the last of two values counts."""
+def _rename_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """On a mapped task Airflow would use ``queue`` and ``retry_policy`` itself. Of two values the last one counts."""
     return {
-        NAMED_APART.get(name, name) if not hasattr(value, "evaluate") else name: value
+        HORSIES_NAMES.get(name, name) if not hasattr(value, "evaluate") else name: value
         for name, value in options.items()
     }

@@ -1,42 +1,44 @@
 """Every error this package raises.
 
 HorsiesError
-├── InvalidTask           a value the caller gave cannot become a task (also a ValueError)
+├── InvalidTask           a value from the caller cannot become a task (also a ValueError)
 ├── DatabaseError         Postgres refused or went away
-│   ├── DatabaseUnreachable   no server, no such host or database, connection lost
-│   ├── DatabaseBusy          a time limit, a lock, a conflict or used-up resources: it passes
+│   ├── DatabaseUnreachable   no server, unknown host or database, lost connection
+│   ├── DatabaseBusy          a time limit, a lock, a conflict or exhausted resources: transient
 │   ├── AccessDenied          wrong password or a missing privilege
-│   └── ListenUnavailable     a pooler in transaction mode stands in front of LISTEN
-├── SchemaError           the database does not hold what this package speaks
+│   └── ListenUnavailable     a pooler in transaction mode blocks LISTEN
+├── SchemaError           the database does not have a schema that this package supports
 │   ├── SchemaMissing         no horsies tables
-│   ├── SchemaUnsupported     horsies tables of a release we do not speak
-│   │   └── CutoverPending        upstream's cutover from 0.4 to 0.5 is not done yet: it passes
-│   ├── HistoryPartitionMissing   horsies' history has no partition for today, so that no task can end
+│   ├── SchemaUnsupported     horsies tables of an unsupported release
+│   │   └── CutoverPending        upstream's cutover from 0.4 to 0.5 is not complete: transient
+│   ├── HistoryPartitionMissing   the history of horsies has no partition for today, so no task can end
 │   ├── LedgerNewer           our own tables were migrated by a newer airflow-horsies
-│   └── LedgerOutdated        our own tables wait for 'airflow horsies db migrate'
-├── TaskError             one task, with its id
-│   ├── TaskNotFound          no such task, or past its retention
+│   └── LedgerOutdated        our own tables need 'airflow horsies db migrate'
+├── TaskError             an error of one task, with its id
+│   ├── TaskNotFound          unknown task, or past its retention
 │   ├── TaskIdTaken           the id, or the idempotency key, belongs to another task
-│   ├── TaskNotCancellable    a workflow's task, or a state that was not asked for
+│   ├── TaskNotCancellable    a task of a workflow, or not in one of the given states
 │   ├── TaskFailed            FAILED
 │   │   └── WorkerLost            FAILED, because its worker died or stopped answering
 │   ├── TaskCancelled         CANCELLED
 │   ├── TaskExpired           EXPIRED
 │   ├── QueueNotServed        no live worker serves its queue
 │   ├── BatchFailed           too many tasks of a batch did not complete
-│   └── WaitTimeout           still not finished when the caller's time was up
-├── SubmissionError       a task instance that may not submit
-│   ├── DeploymentUnknown     neither a namespace nor a base URL tells this deployment from others
+│   └── WaitTimeout           not finished within the caller's timeout
+├── SubmissionError       a task instance must not submit
+│   ├── DeploymentUnknown     neither a namespace nor a base URL identifies this deployment
 │   ├── NamespaceTaken        the same task instance was submitted by another Airflow deployment
-│   └── StaleSubmission       the task instance was cleared since: a newer life has submitted
-├── SourceError           the Spark data source was asked for something it does not have
-│   └── SnapshotGone          a DataFrame was read again after the database state it was planned on was let go
-└── WireError             a row that cannot be decoded; never reported as "not found"
+│   └── StaleSubmission       the task instance was cleared, and a newer life has submitted
+├── SourceError           a read of the Spark data source is invalid
+│   └── SnapshotGone          the snapshot that a DataFrame was planned on has been released
+└── WireError             a row cannot be decoded; never reported as "not found"
 
-Two more, in ``outcomes``, are errors of Airflow's at the same time: TaskFailedForGood and TaskTimedOut.
+Two more, in ``outcomes``, are also errors of Airflow: TaskFailedForGood and TaskTimedOut.
 """
 
 from __future__ import annotations
+
+import warnings
 
 
 class HorsiesError(Exception):
@@ -44,10 +46,10 @@ class HorsiesError(Exception):
 
 
 class InvalidTask(HorsiesError, ValueError):
-    """A value the caller gave cannot become a task; ``field`` names it."""
+    """A value from the caller cannot become a task; ``field`` names it, ``problem`` is the clause that follows."""
 
     def __init__(self, field: str, problem: str) -> None:
-        super().__init__(f"{field}: {problem}")
+        super().__init__(f"{field}: {problem.removesuffix('.')}.")
         self.field = field
         self.problem = problem
 
@@ -56,19 +58,19 @@ class InvalidTask(HorsiesError, ValueError):
 
 
 class DatabaseError(HorsiesError):
-    """Postgres refused a statement or went away."""
+    """Postgres refused a statement, or the connection failed."""
 
 
 class DatabaseUnreachable(DatabaseError):
-    """No server, no such host or database, or the connection was lost."""
+    """There is no server, the host or the database is unknown, or the connection was lost."""
 
 
 class DatabaseBusy(DatabaseError):
-    """A statement was refused for a passing reason: a time limit, a lock, a conflict, used-up resources."""
+    """A statement failed for a transient reason: a time limit, a lock, a conflict or exhausted resources."""
 
 
 class AccessDenied(DatabaseError):
-    """A wrong password or a missing privilege."""
+    """The password is wrong, or a privilege is missing."""
 
 
 class ListenUnavailable(DatabaseError):
@@ -76,7 +78,7 @@ class ListenUnavailable(DatabaseError):
 
 
 class SchemaError(HorsiesError):
-    """The database does not hold what this package speaks."""
+    """The database does not have a schema that this package supports."""
 
 
 class SchemaMissing(SchemaError):
@@ -84,15 +86,15 @@ class SchemaMissing(SchemaError):
 
 
 class SchemaUnsupported(SchemaError):
-    """The horsies tables are of a release this package does not speak."""
+    """The horsies tables belong to a release that this package does not support."""
 
 
 class CutoverPending(SchemaUnsupported):
-    """A horsies 0.5 worker was started on a database of horsies 0.4, whose cutover is not done yet."""
+    """A horsies 0.5 worker was started on a database of horsies 0.4, and the cutover is not complete."""
 
 
 class HistoryPartitionMissing(SchemaError):
-    """A task cannot end, as horsies' history has no partition for the present day."""
+    """No task can end, because the history of horsies has no partition for today."""
 
 
 class LedgerNewer(SchemaError):
@@ -100,11 +102,11 @@ class LedgerNewer(SchemaError):
 
 
 class LedgerOutdated(SchemaError):
-    """The airflow_horsies tables wait for somebody to migrate them."""
+    """The airflow_horsies tables must be migrated."""
 
 
 class TaskError(HorsiesError):
-    """Something about one task; ``task_id``, ``queue`` and ``error_code`` say which."""
+    """An error of one task, identified by ``task_id``, ``queue`` and ``error_code``."""
 
     def __init__(self, message: str, *, task_id: str, queue: str | None = None, error_code: str | None = None) -> None:
         super().__init__(message)
@@ -123,7 +125,7 @@ def _rebuild_task_error(
 
 
 class TaskNotFound(TaskError):
-    """No such task, or it is past its retention."""
+    """The task never existed, or it is past its retention."""
 
 
 class TaskIdTaken(TaskError):
@@ -131,7 +133,7 @@ class TaskIdTaken(TaskError):
 
 
 class TaskNotCancellable(TaskError):
-    """The task is in a state, or of a kind, that cannot be cancelled."""
+    """The task belongs to a workflow, or is not in one of the given states."""
 
 
 class TaskFailed(TaskError):
@@ -159,15 +161,15 @@ class BatchFailed(TaskError):
 
 
 class WaitTimeout(TaskError):
-    """The task had not finished when the caller's time was up."""
+    """The task did not finish within the caller's timeout."""
 
 
 class SubmissionError(HorsiesError):
-    """A task instance that may not submit."""
+    """The task instance must not submit."""
 
 
 class DeploymentUnknown(SubmissionError):
-    """Neither a namespace nor a base URL tells this deployment from others."""
+    """Neither a namespace nor a base URL identifies this deployment."""
 
 
 class NamespaceTaken(SubmissionError):
@@ -175,20 +177,27 @@ class NamespaceTaken(SubmissionError):
 
 
 class StaleSubmission(SubmissionError):
-    """The task instance was cleared since, and its newer life has submitted."""
+    """The task instance was cleared, and its newer life has submitted."""
 
 
 class SourceError(HorsiesError, ValueError):
-    """The Spark data source was asked for something it does not have."""
+    """A read of the Spark data source is invalid."""
 
 
 class SnapshotGone(SourceError):
-    """The database state that a DataFrame was planned on is no longer held."""
+    """The database snapshot that a DataFrame was planned on has been released."""
 
 
 class WireError(HorsiesError):
-    """A row that cannot be decoded."""
+    """A row cannot be decoded."""
 
 
-# They pass by themselves: whoever waits tries again, with pauses, and fails nobody.
-PASSING_ERRORS: tuple[type[HorsiesError], ...] = (DatabaseUnreachable, DatabaseBusy, CutoverPending)
+# Waiters retry these with pauses instead of failing.
+TRANSIENT_ERRORS: tuple[type[HorsiesError], ...] = (DatabaseUnreachable, DatabaseBusy, CutoverPending)
+
+
+def __getattr__(name: str) -> object:
+    if name == "PASSING_ERRORS":
+        warnings.warn("PASSING_ERRORS is deprecated. Use TRANSIENT_ERRORS instead.", DeprecationWarning, stacklevel=2)
+        return TRANSIENT_ERRORS
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""The operators' extra link: from a task instance to the attempts of what it submitted."""
+"""The operators' extra link from a task instance to the attempts of its horsies tasks."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import logging
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from airflow.providers.common.compat.sdk import conf
+from airflow.providers.common.compat.sdk import Context, conf
 from airflow.sdk import BaseOperatorLink
 from airflow.sdk.bases.xcom import BaseXCom
 
-from airflow_horsies.models import Report
+from airflow_horsies.core.report import Report
 
 log = logging.getLogger(__name__)
 
@@ -20,10 +20,10 @@ URL_PREFIX = "/horsies"
 
 class HorsiesAttemptsLink(BaseOperatorLink):
     """
-    Shows what a task instance submitted, with the attempts at it.
+    Link to the horsies tasks of a task instance and their attempts.
 
-    Airflow stores the link when the task's process ends: after a deferral and a failure too, but not while it runs.
-    An operator that wants it earlier calls :meth:`push`.
+    Airflow stores the link when the task's process ends, also after a deferral or a failure, but not while it runs. An
+    operator that needs it earlier calls :meth:`push`.
 
     .. code-block:: python
 
@@ -34,16 +34,16 @@ class HorsiesAttemptsLink(BaseOperatorLink):
     name = "Horsies attempts"
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
-        """The path on this Airflow; without a host, so that it holds wherever the page it is on was reached."""
+        """The path on this Airflow, without a host, so that it works for every address of Airflow."""
         map_index = -1 if ti_key.map_index is None else ti_key.map_index
         run = f"dags/{_segment(ti_key.dag_id)}/runs/{_segment(ti_key.run_id)}"
         return f"{base_path()}{URL_PREFIX}/{run}/tasks/{_segment(ti_key.task_id)}/{map_index}"
 
-    def push(self, context: Any) -> None:
-        """Store the link now; a failure to do so is logged and nothing more."""
+    def push(self, context: Context) -> None:
+        """Store the link now. A failure is only logged."""
         ti = context["ti"]
         try:
-            # Airflow reads links from its own database, whatever XCom backend is in use.
+            # Airflow reads links from its own database, not from a custom XCom backend.
             BaseXCom.set(
                 key=self.xcom_key,
                 value=self.get_link(ti.task, ti_key=ti),
@@ -53,17 +53,17 @@ class HorsiesAttemptsLink(BaseOperatorLink):
                 map_index=-1 if ti.map_index is None else ti.map_index,
             )
         except Exception:
-            log.warning("The link %r could not be stored", self.name, exc_info=True)
+            log.warning("The link %r could not be stored.", self.name, exc_info=True)
 
 
 def report_path(report: Report) -> str:
-    """Where this Airflow shows a report."""
+    """The path at which this Airflow shows a report."""
     parts = (report.name, report.period_start.isoformat(), report.period_end.isoformat())
     return f"{base_path()}{URL_PREFIX}/reports/{'/'.join(_segment(part) for part in parts)}"
 
 
 def base_path() -> str:
-    """The path below which Airflow itself is served, without a slash at its end."""
+    """The path below which Airflow is served, without a trailing slash."""
     return urlsplit(conf.get("api", "base_url", fallback="") or "").path.rstrip("/")
 
 

@@ -1,4 +1,4 @@
-"""What Airflow discovers about this provider."""
+"""The metadata of this provider for Airflow."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ CONNECTION_TYPE: dict[str, Any] = {
         "namespace": {
             "label": "Namespace",
             "schema": {"type": ["string", "null"]},
-            "description": "Keeps Airflow deployments apart that share one horsies database. Required where "
-            "[api] base_url is not set. Default: default",
+            "description": "Separates Airflow deployments that share one horsies database. Required if [api] base_url "
+            "is not set. Default: default.",
         },
         "listen": {
             "label": "Waiting",
             "schema": {"type": ["string", "null"], "enum": ["notify", "poll", None]},
-            "description": "notify wakes at once; poll is for a pooler in transaction mode without a way past it",
+            "description": "notify reacts at once. poll is for a pooler in transaction mode that cannot be bypassed.",
         },
         "listen_host": {
             "label": "Host for notifications",
             "schema": {"type": ["string", "null"]},
-            "description": "A direct way to Postgres where the host above is a pooler in transaction mode",
+            "description": "The Postgres server itself, if the host above is a pooler in transaction mode.",
         },
         "listen_port": {
             "label": "Port for notifications",
@@ -43,38 +43,45 @@ CONNECTION_TYPE: dict[str, Any] = {
         "max_payload_bytes": {
             "label": "Largest payload in bytes",
             "schema": {"type": ["integer", "null"], "minimum": 1},
-            "description": "A task with larger arguments is refused. Default: 8388608",
+            "description": "A task with larger arguments is refused. Default: 8388608.",
         },
     },
 }
 
 CONFIG: dict[str, Any] = {
     "horsies": {
-        "description": "How Airflow's own components, which no DAG author configures, work with horsies.",
+        "description": "How the components of Airflow work with horsies.",
         "options": {
             "conn_id": {
-                "description": "The connection through which the api-server reads what task instances submitted, for "
-                "the operators' link and the UI. It must lead to the database and the namespace that the operators "
-                "submit to.",
+                "description": "The connection that the api-server uses for the link of the operators and for the UI. "
+                "It must name the database and the namespace that the operators submit to.",
                 "version_added": "0.1.0",
                 "type": "string",
                 "example": None,
                 "default": "horsies_default",
             },
             "auto_migrate": {
-                "description": "Whether the first process of a newer release migrates the airflow_horsies tables by "
-                "itself. With False, submitting is refused until 'airflow horsies db migrate' was run; waiting and "
-                "cancelling go on.",
+                "description": "Whether the first process of a newer release migrates the airflow_horsies tables "
+                "automatically. With False, submitting is refused until 'airflow horsies db migrate' has run; waiting "
+                "and cancelling continue.",
                 "version_added": "0.2.0",
                 "type": "boolean",
                 "example": None,
                 "default": "True",
             },
+            "docs_url": {
+                "description": "The address at which you serve this documentation. If it is set, the log of a failed "
+                "task and the pages in the Airflow UI link to the explanation of the error.",
+                "version_added": "0.2.0",
+                "type": "string",
+                "example": "https://docs.example.com/airflow-horsies",
+                "default": "",
+            },
             "resume_hold_seconds": {
-                "description": "How many seconds after its deferral a task may resume, at the earliest, so that "
-                "Airflow's scheduler does not fail it with a state mismatch (apache/airflow#72716); also the shortest "
-                "time after which a sensor is rescheduled. 0 holds nothing. Left out, it follows from [workers] "
-                "min_heartbeat_interval and the scheduler's heartbeats, and is 45 at most.",
+                "description": "The minimum number of seconds from the deferral of a task to its resume, so that the "
+                "scheduler of Airflow does not fail it with a state mismatch (apache/airflow#72716); also the shortest "
+                "time after which a sensor is rescheduled. 0 disables the delay. By default it is derived from "
+                "[workers] min_heartbeat_interval and the heartbeats of the scheduler, and is at most 45.",
                 "version_added": "0.1.0",
                 "type": "float",
                 "example": "10",
@@ -86,7 +93,7 @@ CONFIG: dict[str, Any] = {
 
 
 def get_provider_info() -> dict[str, Any]:
-    """The provider's metadata, as the entry point apache_airflow_provider gives it to Airflow."""
+    """The metadata of the provider, for the entry point apache_airflow_provider."""
     return {
         "package-name": "airflow-horsies",
         "name": "Horsies",

@@ -1,4 +1,4 @@
-"""HorsiesRetryPolicy: the error code of a horsies task decides whether Airflow tries again (Airflow 3.3 and newer)."""
+"""HorsiesRetryPolicy: the error code of a horsies task decides whether Airflow retries (Airflow 3.3 and newer)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Collection, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
+from airflow_horsies.core.validation import require_error_code
 from airflow_horsies.exceptions import HorsiesError, InvalidTask, TaskError
-from airflow_horsies.models import require_error_code
 
 if TYPE_CHECKING:
+    from airflow.sdk import Context
     from airflow.sdk.definitions.retry_policy import RetryDecision, RetryPolicy
 
     HAS_RETRY_POLICIES = True
@@ -27,9 +28,9 @@ Otherwise = Literal["default", "fail", "retry"]
 
 class HorsiesRetryPolicy(RetryPolicy):
     """
-    Decide by the error code of a failed horsies task whether, and when, Airflow tries again.
+    Decide by the error code of a failed horsies task whether, and when, Airflow retries.
 
-    Airflow's ``retries`` stay the upper bound. Errors that are not about a horsies task go the way they always go.
+    Airflow's ``retries`` remain the upper bound. Errors that do not concern a horsies task are handled as usual.
 
     .. code-block:: python
 
@@ -38,8 +39,8 @@ class HorsiesRetryPolicy(RetryPolicy):
             retry={"RATE_LIMITED": timedelta(minutes=10), "WORKER_CRASHED": None},
         )
 
-    :param fail: error codes after which Airflow does not try again.
-    :param retry: error codes after which it does, each with the time to wait; None waits the task's ``retry_delay``.
+    :param fail: error codes after which Airflow does not retry.
+    :param retry: error codes after which it does, each with its delay; None is the task's ``retry_delay``.
     :param otherwise: what to do after any other code: ``default`` (as without a policy), ``fail`` or ``retry``.
     """
 
@@ -52,7 +53,7 @@ class HorsiesRetryPolicy(RetryPolicy):
     ) -> None:
         if not HAS_RETRY_POLICIES:
             raise HorsiesError(
-                "HorsiesRetryPolicy needs Airflow 3.3 or newer; before that, use fail_fast_codes of HorsiesOperator"
+                "HorsiesRetryPolicy needs Airflow 3.3 or newer. Use fail_fast_codes of HorsiesOperator instead."
             )
         self.fail = _codes("fail", fail)
         self.retry = dict(retry) if isinstance(retry, Mapping) else dict.fromkeys(_codes("retry", retry))
@@ -60,27 +61,29 @@ class HorsiesRetryPolicy(RetryPolicy):
         for code, delay in self.retry.items():
             require_error_code("retry", code)
             if delay is not None and (not isinstance(delay, timedelta) or delay < timedelta(0)):
-                raise InvalidTask("retry", f"{code} must wait a timedelta of 0 or more, or None, not {delay!r}")
+                raise InvalidTask("retry", f"delay of {code} must be a timedelta of 0 or more, or None, not {delay!r}")
         both = sorted(self.retry.keys() & set(self.fail))
         if both:
-            raise InvalidTask("retry", f"{', '.join(both)} cannot both fail and be retried")
+            raise InvalidTask("retry", f"must not contain a code of fail: {', '.join(both)}")
         if otherwise not in ("default", "fail", "retry"):
             raise InvalidTask("otherwise", f"must be 'default', 'fail' or 'retry', not {otherwise!r}")
 
-    def evaluate(self, exception: BaseException, try_number: int, max_tries: int, context: Any = None) -> RetryDecision:
+    def evaluate(
+        self, exception: BaseException, try_number: int, max_tries: int, context: Context | None = None
+    ) -> RetryDecision:
         """Called by Airflow in the process of the task that failed."""
         code = _error_code(exception)
         if code is None:
             return RetryDecision.default()
         if code in self.fail:
-            return RetryDecision.fail(reason=f"{code} is not tried again")
+            return RetryDecision.fail(reason=f"{code} is in the codes that fail.")
         if code in self.retry:
-            return RetryDecision.retry(self.retry[code], reason=f"{code} is tried again")
+            return RetryDecision.retry(self.retry[code], reason=f"{code} is in the codes that are retried.")
         match self.otherwise:
             case "fail":
-                return RetryDecision.fail(reason=f"{code} is none of the codes that are tried again")
+                return RetryDecision.fail(reason=f"{code} is not in the codes that are retried.")
             case "retry":
-                return RetryDecision.retry(reason=f"{code} is none of the codes that fail at once")
+                return RetryDecision.retry(reason=f"{code} is not in the codes that fail.")
             case "default":
                 return RetryDecision.default()
 
@@ -101,14 +104,14 @@ class HorsiesRetryPolicy(RetryPolicy):
 
 def _codes(name: str, codes: Collection[str]) -> list[str]:
     if isinstance(codes, str):
-        raise InvalidTask(name, f"must be a list of error codes, not the text {codes!r}")
+        raise InvalidTask(name, f"must be a list of error codes, not the string {codes!r}")
     for code in codes:
         require_error_code(name, code)
     return sorted(codes)
 
 
 def _error_code(exception: BaseException | None) -> str | None:
-    """The code of the horsies task behind an exception, also where another was raised from it."""
+    """The error code of the horsies task in an exception or in one of its causes."""
     seen: set[int] = set()
     while exception is not None and id(exception) not in seen:
         if isinstance(exception, TaskError) and exception.error_code:

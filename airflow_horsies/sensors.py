@@ -1,4 +1,4 @@
-"""Sensors: wait for tasks that somebody else sent, or for a queue that can take more."""
+"""Sensors: wait for tasks that were sent elsewhere, or for capacity in a queue."""
 
 from __future__ import annotations
 
@@ -13,34 +13,32 @@ from airflow.providers.common.compat.sdk import (
     AirflowSensorTimeout,
     AirflowSkipException,
     BaseSensorOperator,
+    Context,
     conf,
 )
 
 from airflow_horsies.airflow_instance import can_ask, read_state
+from airflow_horsies.client.client import Client
+from airflow_horsies.core.spec import DEFAULT_QUEUE
+from airflow_horsies.core.submission import TaskInstanceKey, latest_task_ids
+from airflow_horsies.core.task import TERMINAL_STATES, TaskState
 from airflow_horsies.exceptions import HorsiesError, InvalidTask, TaskNotFound
-from airflow_horsies.holding import earliest_reschedule, mark_deferral
 from airflow_horsies.hook import HorsiesHook
-from airflow_horsies.models import DEFAULT_QUEUE, TERMINAL_STATES, TaskInstanceKey, TaskState, latest_task_ids
-from airflow_horsies.outcomes import failure_text, named
-from airflow_horsies.rendering import is_final, task_ids_of, whole_number
-from airflow_horsies.triggers import (
-    HorsiesQueueTrigger,
-    HorsiesSensorTrigger,
-    HorsiesSubmissionTrigger,
-    HorsiesTrigger,
-    Reason,
-    depth_of,
-    is_open,
-)
+from airflow_horsies.operators.outcomes import describe_task, end_sentence, failure_text, plural
+from airflow_horsies.operators.rendering import integer, is_final, task_ids_of
+from airflow_horsies.triggers.base import HorsiesTrigger, Reason
+from airflow_horsies.triggers.holding import earliest_reschedule, mark_deferral
+from airflow_horsies.triggers.queue import HorsiesQueueTrigger, depth_of, is_open
+from airflow_horsies.triggers.sensing import HorsiesSensorTrigger, HorsiesSubmissionTrigger
 
-# The trigger keeps the deadline itself; Airflow's own time-out is for a triggerer that is not there to do so.
+# The trigger applies the deadline itself. Airflow's own time-out covers a triggerer that does not run.
 TRIGGERER_GRACE = timedelta(seconds=60)
-# All deferred sensors look from one event loop.
+# All deferred sensors share one event loop.
 LEAST_POLL_SECONDS = 1.0
 
 
 class _DeferrableSensor(BaseSensorOperator):
-    """Looks once, and then pokes, reschedules or defers, as the author chose."""
+    """Checks once, and then pokes, reschedules or defers, as the author chose."""
 
     def __init__(
         self,
@@ -53,35 +51,37 @@ class _DeferrableSensor(BaseSensorOperator):
         self.horsies_conn_id = horsies_conn_id
         self.deferrable = deferrable
 
-    def execute(self, context: Any) -> None:
+    def execute(self, context: Context) -> None:
         if not self.deferrable:
             try:
                 super().execute(context)
-            except AirflowRescheduleException as asked:
-                # Airflow would fail it if it came back sooner.
-                asked.reschedule_date = max(asked.reschedule_date, earliest_reschedule())
+            except AirflowRescheduleException as reschedule:
+                # Airflow would fail the task if it came back sooner.
+                reschedule.reschedule_date = max(reschedule.reschedule_date, earliest_reschedule())
                 raise
         elif not self._look(context):
             self._defer(context)
 
-    def execute_complete(self, context: Any, event: Mapping[str, Any]) -> None:
-        """Called with the trigger's event; the tables have the last word, also when the time is up."""
+    def execute_complete(self, context: Context, event: Mapping[str, Any]) -> None:
+        """Called with the trigger's event. The tables decide, also after a time-out."""
         reason = Reason(event["reason"])
         if reason is Reason.ERROR:
             self._fail_on(HorsiesError(event["message"]))
         if self._look(context):
             return
         if reason is Reason.TIMED_OUT:
-            raise AirflowSensorTimeout(f"Sensor has timed out: it waited longer than {self.timeout} seconds")
+            raise AirflowSensorTimeout(
+                f"The sensor timed out after {self.timeout} seconds. Raise its timeout if it should wait longer."
+            )
         self._defer(context)
 
-    def _look(self, context: Any) -> bool:
+    def _look(self, context: Context) -> bool:
         try:
             return bool(self.poke(context))
         except HorsiesError as error:
             self._fail_on(error)
 
-    def _defer(self, context: Any) -> NoReturn:
+    def _defer(self, context: Context) -> NoReturn:
         started: datetime = context["ti"].start_date or datetime.now(UTC)
         deadline = started + timedelta(seconds=self.timeout)
         left = max(deadline - datetime.now(UTC), timedelta(0))
@@ -90,7 +90,7 @@ class _DeferrableSensor(BaseSensorOperator):
             method_name="execute_complete",
             timeout=left + TRIGGERER_GRACE,
         )
-        raise AssertionError("defer raises")
+        raise AssertionError("defer() always raises.")
 
     def _trigger(self, deadline: str) -> HorsiesTrigger:
         raise NotImplementedError
@@ -101,7 +101,7 @@ class _DeferrableSensor(BaseSensorOperator):
         raise error
 
     def _give_up(self, message: str) -> NoReturn:
-        """Waiting longer, or trying again, would change nothing."""
+        """Fail or skip without a retry: waiting longer would change nothing."""
         if self.soft_fail or self.never_fail:
             raise AirflowSkipException(message)
         raise AirflowFailException(message)
@@ -109,10 +109,10 @@ class _DeferrableSensor(BaseSensorOperator):
 
 class HorsiesSensor(_DeferrableSensor):
     """
-    Wait for horsies tasks that somebody else sent: by their ids, or by the task instance that submitted them.
+    Wait for horsies tasks that were sent elsewhere: by their ids, or by the task instance that submitted them.
 
-    By task instance, it waits until that has submitted, and then for what it submitted last: a retry or a clear over
-    there is followed. The sensor never cancels what it waits for.
+    By task instance, the sensor waits for the first submission and then for the latest one, so it follows retries and
+    clears. It never cancels the tasks.
 
     .. code-block:: python
 
@@ -121,16 +121,16 @@ class HorsiesSensor(_DeferrableSensor):
 
         HorsiesSensor(task_id="other_dag_loaded", external_dag_id="sales", external_task_id="load", mode="reschedule")
 
-    :param task_ids: one id or a list; templated, or the output of an upstream task. An empty list is done at once.
+    :param task_ids: one id or a list; templated, or the output of an upstream task. An empty list succeeds at once.
     :param external_dag_id: the DAG of the task instance to wait for; templated.
     :param external_task_id: its task; templated.
-    :param external_run_id: its run; templated. Default: the run of the same id as this one.
-    :param external_map_index: its map index; -1 where it is not mapped.
+    :param external_run_id: its run; templated. Default: the run with the same id as this one.
+    :param external_map_index: its map index; -1 if it is not mapped.
     :param allowed_states: the states the tasks must end in: COMPLETED, FAILED, CANCELLED, EXPIRED.
-    :param failed_states: the states that fail the sensor at once; default: all that are not allowed. A submission that
-        ended in a state of neither kind is waited for until the task instance submits again.
-    :param deferrable: wait in the triggerer, holding no worker slot; recommended. Default: Airflow's own setting. The
-        end of a task then wakes it at once, and ``poke_interval`` is how often it looks for a new submission.
+    :param failed_states: the states that fail the sensor at once. Default: all states that are not allowed. After a
+        state in neither list, the sensor waits until the task instance submits again.
+    :param deferrable: wait in the triggerer without a worker slot; recommended. Default: Airflow's own setting. The
+        sensor then notices the end of a task at once and looks for new submissions every ``poke_interval``.
     :param horsies_conn_id: the connection to horsies' database.
 
     Further parameters are those of every Airflow sensor: ``timeout``, ``poke_interval``, ``mode``, ``soft_fail`` …
@@ -168,67 +168,71 @@ class HorsiesSensor(_DeferrableSensor):
             self.failed_states = TERMINAL_STATES - self.allowed_states
         else:
             self.failed_states = _end_states("failed_states", failed_states)
-        self._validate_what_is_final()
+        self._validate_untemplated()
 
-    def poke(self, context: Any) -> bool:
+    def poke(self, context: Context) -> bool:
         try:
-            with HorsiesHook(self.horsies_conn_id) as hook:
-                return self._are_done(hook)
+            with HorsiesHook(self.horsies_conn_id).client as client:
+                return self._are_done(client)
         except (InvalidTask, TaskNotFound) as error:
             self._give_up(str(error))
 
-    def _are_done(self, hook: HorsiesHook) -> bool:
-        task_ids = self._find_task_ids(hook)
+    def _are_done(self, client: Client) -> bool:
+        task_ids = self._find_task_ids(client)
         if self._by_submission and not task_ids:
-            self.log.info("%s has not submitted anything yet", self._submitter())
+            self.log.info("%s has not submitted a task yet.", self._submitter())
             return False
-        states = hook.get_states(task_ids)
+        states = client.read_states(task_ids)
         for task_id in task_ids:
             if task_id not in states:
-                hook.get_task(task_id)  # raises, and says why it may be absent
+                client.read_task(task_id)  # raises TaskNotFound with the possible reasons
         failed = [task_id for task_id in task_ids if self._has_failed(states[task_id])]
-        if failed and self._find_task_ids(hook) != task_ids:
-            # A clear over there cancels the old tasks as it submits new ones.
-            self.log.info("%s has submitted again", self._submitter())
+        if failed and self._find_task_ids(client) != task_ids:
+            # A clear of the other task instance cancels the old tasks as it submits new ones.
+            self.log.info("%s has submitted again.", self._submitter())
             return False
         if failed and self._by_submission and not self._has_ended():
-            # It was cleared or tries again, and has yet to submit.
+            # The other task instance was cleared or retries, and has not submitted yet.
             return False
         if failed:
-            task = hook.get_task(failed[0])
+            task = client.read_task(failed[0])
             self._give_up(
-                f"{len(failed)} of {len(task_ids)} task(s) did not end as wanted "
-                f"({', '.join(sorted(self.allowed_states))}). The first: {named(task)} is {task.state}, "
-                f"{failure_text(task)}"
+                f"{len(failed)} of {plural(len(task_ids), 'task')} did not end as "
+                f"{' or '.join(sorted(self.allowed_states))}. The first is {describe_task(task)}, which is "
+                f"{task.state}: {end_sentence(failure_text(task))}"
             )
         waiting = [task_id for task_id in task_ids if states[task_id] not in self.allowed_states]
         if waiting:
             self.log.info(
-                "Waiting for %s of %s task(s); %s is %s", len(waiting), len(task_ids), waiting[0], states[waiting[0]]
+                "Waiting for %s of %s. Task %s is %s.",
+                len(waiting),
+                plural(len(task_ids), "task"),
+                waiting[0],
+                states[waiting[0]],
             )
         return not waiting and (not self._by_submission or self._has_ended())
 
     def _has_ended(self) -> bool:
-        """One that was cleared, or whose run was made again, has yet to submit; what it submitted before is old."""
+        """If the task instance was cleared, or its run was recreated, its earlier submissions are outdated."""
         if not can_ask():
             return True
         state = read_state(self._submitter())
         if state is None:
-            self.log.info("Airflow does not say how %s stands; asking again later", self._submitter())
+            self.log.info("Airflow does not report the state of %s. The sensor asks again later.", self._submitter())
             return False
         if not state.has_ended:
-            self.log.info("Waiting for %s itself, which is %s", self._submitter(), state.state or "not scheduled yet")
+            self.log.info("Waiting for %s, which is %s.", self._submitter(), state.state or "not scheduled yet")
         return state.has_ended
 
-    def _find_task_ids(self, hook: HorsiesHook) -> list[str]:
+    def _find_task_ids(self, client: Client) -> list[str]:
         return (
-            latest_task_ids(hook.submissions_of(self._submitter()))
+            latest_task_ids(client.read_submissions(self._submitter()))
             if self._by_submission
             else task_ids_of(self.task_ids)
         )
 
     def _has_failed(self, state: TaskState) -> bool:
-        """A task never changes after its end, so an end that was not asked for fails; a submission may be repeated."""
+        """A task never changes after its end, so an unexpected end fails. A submission may be repeated."""
         if state in self.failed_states:
             return True
         return state.is_terminal and state not in self.allowed_states and not self._by_submission
@@ -259,36 +263,37 @@ class HorsiesSensor(_DeferrableSensor):
             dag_id=str(self.external_dag_id),
             run_id=str(self.external_run_id),
             task_id=str(self.external_task_id),
-            map_index=whole_number("external_map_index", self.external_map_index),
+            map_index=integer("external_map_index", self.external_map_index),
         )
 
-    def _validate_what_is_final(self) -> None:
+    def _validate_untemplated(self) -> None:
         if (self.external_dag_id is None) != (self.external_task_id is None):
-            raise InvalidTask("external_dag_id", "and external_task_id go together: give both, or neither")
+            raise InvalidTask("external_dag_id", "must be set together with external_task_id")
         if (self.task_ids is None) == (self.external_dag_id is None):
-            raise InvalidTask("task_ids", "or external_dag_id with external_task_id must be given, and not both")
+            raise InvalidTask("task_ids", "must be set, or external_dag_id and external_task_id, but not both")
         both = sorted(self.allowed_states & self.failed_states)
         if both:
-            raise InvalidTask("failed_states", f"{', '.join(both)} cannot be both allowed and failing")
+            raise InvalidTask("failed_states", f"must not contain a state of allowed_states: {', '.join(both)}")
         if self.task_ids is not None and is_final(self.task_ids):
             task_ids_of(self.task_ids)
         if is_final(self.external_map_index):
-            whole_number("external_map_index", self.external_map_index)
+            integer("external_map_index", self.external_map_index)
 
 
 class HorsiesQueueSensor(_DeferrableSensor):
     """
-    Wait until a queue is served by live workers and is not too full, so that a DAG does not flood it.
+    Wait until live workers serve a queue and it is not too full, so that a DAG does not flood it.
 
     .. code-block:: python
 
         HorsiesQueueSensor(task_id="room_for_more", queue="spark", max_depth=100, deferrable=True)
 
-    :param queue: the horsies queue. It is not Airflow's queue of the same name, which stays as it is.
-    :param horsies_queue: the same, and stronger; templated. Use it in ``partial()`` and ``expand()``.
-    :param min_workers: how many live workers must serve it; 0 does not ask.
-    :param max_depth: fewer tasks than this must be ready to run; None does not ask.
-    :param deferrable: look from the triggerer, holding no worker slot; recommended. Default: Airflow's own setting.
+    :param queue: the horsies queue. It does not set Airflow's own ``queue``, which keeps its default.
+    :param horsies_queue: the horsies queue too; overrides ``queue``; templated. Use it in ``partial()`` and
+        ``expand()``.
+    :param min_workers: how many live workers must serve it; 0 requires none.
+    :param max_depth: fewer tasks than this must be ready to run; None sets no limit.
+    :param deferrable: check in the triggerer without a worker slot; recommended. Default: Airflow's own setting.
     :param horsies_conn_id: the connection to horsies' database.
 
     Further parameters are those of every Airflow sensor: ``timeout``, ``poke_interval``, ``mode``, ``soft_fail`` …
@@ -307,7 +312,7 @@ class HorsiesQueueSensor(_DeferrableSensor):
         **base: Any,
     ) -> None:
         super().__init__(**base)
-        # A mapped sensor is given Airflow's default queue for want of another.
+        # Airflow passes its default queue to a mapped sensor that names no queue.
         given_queue = DEFAULT_QUEUE if queue == conf.get("operators", "default_queue") else queue
         self.horsies_queue = horsies_queue or given_queue
         self.min_workers = min_workers
@@ -315,16 +320,16 @@ class HorsiesQueueSensor(_DeferrableSensor):
         if is_final(self.min_workers) and is_final(self.max_depth):
             self._bounds()
 
-    def poke(self, context: Any) -> bool:
+    def poke(self, context: Context) -> bool:
         min_workers, max_depth = self._bounds()
-        with HorsiesHook(self.horsies_conn_id) as hook:
-            depth = depth_of(self.horsies_queue, hook.queues())
+        with HorsiesHook(self.horsies_conn_id).client as client:
+            depth = depth_of(self.horsies_queue, client.read_queues())
         self.log.info(
-            "Queue %s: %s live worker(s), wanted at least %s; %s task(s) ready, wanted %s",
+            "Queue %s is served by %s (required: at least %s) and has %s ready (required: %s).",
             self.horsies_queue,
-            depth.served_by,
+            plural(depth.served_by, "worker"),
             min_workers,
-            depth.ready,
+            plural(depth.ready, "task"),
             "any number" if max_depth is None else f"fewer than {max_depth}",
         )
         return is_open(depth, min_workers=min_workers, max_depth=max_depth)
@@ -341,25 +346,23 @@ class HorsiesQueueSensor(_DeferrableSensor):
         )
 
     def _bounds(self) -> tuple[int, int | None]:
-        min_workers = whole_number("min_workers", self.min_workers)
+        min_workers = integer("min_workers", self.min_workers)
         if min_workers < 0:
             raise InvalidTask("min_workers", f"must be 0 or more, not {min_workers}")
         if self.max_depth is None:
             return min_workers, None
-        max_depth = whole_number("max_depth", self.max_depth)
+        max_depth = integer("max_depth", self.max_depth)
         if max_depth < 1:
-            raise InvalidTask("max_depth", f"must be 1 or more, not {max_depth}: fewer tasks than that must be ready")
+            raise InvalidTask("max_depth", f"must be 1 or more, not {max_depth}")
         return min_workers, max_depth
 
 
 def _end_states(name: str, states: Collection[str]) -> frozenset[TaskState]:
-    """Only an end is announced, so only an end can be waited for."""
+    """A sensor can only wait for final states, because horsies only reports these."""
     given = [states] if isinstance(states, str) else list(states)
     unknown = [str(state) for state in given if state not in TERMINAL_STATES]
     if unknown:
-        raise InvalidTask(
-            name, f"{', '.join(unknown)} cannot be waited for; a task ends as {', '.join(sorted(TERMINAL_STATES))}"
-        )
+        raise InvalidTask(name, f"must only contain {', '.join(sorted(TERMINAL_STATES))}, not {', '.join(unknown)}")
     if name == "allowed_states" and not given:
         raise InvalidTask(name, "must not be empty")
     return frozenset(TaskState(state) for state in given)

@@ -1,4 +1,4 @@
-"""All benchmarks, one after another: benchmarks/results.json, and the table of the README.
+"""All benchmarks, one after another: benchmarks/results.json, the page about them, and the short table of the README.
 
 .venv/bin/python -m benchmarks [NAME ...] [--table]
 """
@@ -18,11 +18,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.figures import AIMS, spell
+from benchmarks.figures import AIMS, SHORT, spell
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results.json"
 README = HERE.parent / "README.md"
+PAGE = HERE.parent / "docs" / "concepts" / "benchmarks.md"
 BEGIN, END = "<!-- figures of make bench -->", "<!-- end of figures -->"
 NAMES = ("submitting", "waking", "growth", "spark_jobs", "spark_source", "end_to_end")
 PACKAGES = ("airflow-horsies", "horsies", "apache-airflow", "pyspark", "psycopg")
@@ -80,9 +81,9 @@ def table(results: dict[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in meta["versions"].items())
     lines = [
         f"Measured by `make bench` on {meta['date']}: {meta['machine']}; {versions}. Each figure is the median of "
-        "several rounds in which both sides took turns, with the least and the most.",
+        "several rounds in which both sides took turns; the spread is the smallest and the largest.",
         "",
-        "| What | Figure | Spread | Aim |",
+        "| what | figure | spread | aim |",
         "|---|---:|---:|---|",
     ]
     short = []
@@ -95,22 +96,34 @@ def table(results: dict[str, Any]) -> str:
             wanted += ": **missed**"
             short.append(f"- `{name}`: {aim.bounded_by}." if aim.bounded_by else f"- `{name}`.")
         lines.append(f"| {aim.says} | {spell(results[name])} | {spell(low)} to {spell(high)} | {wanted} |")
-    return "\n".join([*lines, *(["", "What bounds the figures that fall short:", "", *short] if short else [])])
+    return "\n".join([*lines, *(["", "What limits the figures that miss their aim:", "", *short] if short else [])])
 
 
-def write_table() -> str:
-    text = README.read_text()
-    before, rest = text.split(BEGIN)
-    after = rest.split(END)[1]
-    made = table(json.loads(RESULTS.read_text()))
-    README.write_text(f"{before}{BEGIN}\n{made}\n{END}{after}")
+def short_table(results: dict[str, Any]) -> str:
+    """A few figures for the README."""
+    lines = ["| | measured | aim |", "|---|---:|---|"]
+    for name, text in SHORT.items():
+        if name in results:
+            aim = AIMS[name]
+            missed = "" if aim.is_met(results[name]) else ": **missed**"
+            lines.append(f"| {text} | {spell(results[name])} {aim.unit} | {aim.wanted}{missed} |")
+    return "\n".join(lines)
+
+
+def write_tables() -> str:
+    results = json.loads(RESULTS.read_text())
+    made = table(results)
+    for path, text in ((PAGE, made), (README, short_table(results))):
+        before, rest = path.read_text().split(BEGIN)
+        after = rest.split(END)[1]
+        path.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
     return made
 
 
 def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("names", nargs="*", choices=[*NAMES, []], default=[], metavar="NAME", help=", ".join(NAMES))
-    arguments.add_argument("--table", action="store_true", help="only write the table anew")
+    arguments.add_argument("--table", action="store_true", help="only write the tables again")
     given = arguments.parse_args()
     failed = []
     if not given.table:
@@ -122,7 +135,7 @@ def main() -> int:
                 failed.append(f"{name} (exit code {error.returncode})")
             else:
                 save(figures, time.monotonic() - begun)
-    print(f"\n{write_table()}")
+    print(f"\n{write_tables()}")
     if failed:
         print(f"\nnot measured: {', '.join(failed)}", file=sys.stderr)
     return int(bool(failed))

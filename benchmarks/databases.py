@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 from airflow.sdk import Connection
 
+from airflow_horsies.client.ledger import migrate_ledger
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.embedded.worker import HorsiesWorker
 from airflow_horsies.hook import HorsiesHook
@@ -37,7 +38,7 @@ def make_full_database(postgres: EmbeddedPostgres, *, release: str, tasks: int, 
     """… with so many tasks of so many days."""
     info = make_database(postgres, f"bench_{release}_{tasks}", release)
     with open_hook(info) as hook:
-        hook.ensure_ledger()
+        migrate_ledger(hook.client)
     with psycopg.connect(**info) as connection:
         fill(connection, tasks=tasks, days=days, keeps_history=keeps_history(release))
     return info

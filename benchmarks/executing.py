@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
+from airflow_horsies.client.client import Client
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.operators import HorsiesTaskOperator
 
@@ -16,8 +17,8 @@ def with_hook(kind: type[Operator], hook: HorsiesHook, **params: Any) -> Operato
     """The operator with its hook at hand; everything else is as in a DAG."""
 
     class Bench(kind):  # type: ignore[misc, valid-type]
-        def _hook(self) -> HorsiesHook:
-            return hook
+        def _client(self) -> Client:
+            return hook.client
 
     made: Operator = Bench(**params)
     return made

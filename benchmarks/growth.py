@@ -38,7 +38,7 @@ class Site:
     def __init__(self, hook: HorsiesHook, tasks: int) -> None:
         self.tasks = tasks
         self._hook = hook
-        with psycopg.connect(**hook._postgres.connect_args) as connection:
+        with psycopg.connect(**hook.settings.database.connect_args) as connection:
             self._ids = [row[0] for row in connection.execute(SOME_IDS, (tasks,))]
         self._number = 0
 
@@ -46,10 +46,10 @@ class Site:
         self._number += 1
         instance = TaskInstanceKey(dag_id="bench", run_id=f"run {self._number}", task_id="add")
         spec = TaskSpec(task_name="add", kwargs={"a": 1, "b": 2})
-        self._hook.submit(spec, instance, AirflowTry(try_number=1, run_started_at=datetime.now(UTC)))
+        self._hook.submit_task(spec, instance, AirflowTry(try_number=1, run_started_at=datetime.now(UTC)))
 
     def read(self) -> None:
-        self._hook.get_task(random.choice(self._ids))
+        self._hook.read_task(random.choice(self._ids))
 
     def list(self) -> None:
         self._hook.list_tasks(limit=100)
@@ -57,8 +57,8 @@ class Site:
     def run_page(self) -> None:
         runs = self.tasks // TASKS_OF_RUN
         dag_id, run_id = run_ids(random.randrange(runs // 2, runs))
-        sent = self._hook.submissions_of_run(dag_id, run_id)
-        assert self._hook.get_tasks(each.horsies_task_id for each in sent)
+        sent = self._hook.client.read_submissions_of_run(dag_id, run_id)
+        assert self._hook.read_tasks(each.horsies_task_id for each in sent)
 
 
 WAYS: dict[str, Callable[[Site], None]] = {

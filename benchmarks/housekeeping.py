@@ -22,6 +22,7 @@ from typing import Any
 
 import psycopg
 
+from airflow_horsies.client.ledger import migrate_ledger
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.embedded.worker import SPARK_WORKER, HorsiesWorker
 from airflow_horsies.hook import HorsiesHook
@@ -88,7 +89,7 @@ def run(postgres: EmbeddedPostgres, *, tasks: int, lines: int, folder: Path) -> 
         command=SPARK_WORKER,
     )
     with worker, open_hook(info) as hook, psycopg.connect(**info, autocommit=True) as own:
-        hook.ensure_ledger()
+        migrate_ledger(hook.client)
         return _Deployment(hook, own, Outcome(tasks, lines)).run()
 
 
@@ -125,7 +126,7 @@ class _Deployment:
             for number in range(count)
         ]
         instance = TaskInstanceKey(dag_id="bench", run_id=f"run {self._sent}", task_id="talk")
-        self._hook.submit_many(specs, instance, AirflowTry(try_number=1))
+        self._hook.submit_tasks(specs, instance, AirflowTry(try_number=1))
         self._sent += count
         self._sendings.append((time.monotonic(), count))
 

@@ -48,7 +48,7 @@ def through_the_operator(hook: HorsiesHook, number: int) -> tuple[float, float]:
 
 def lines_seconds(hook: HorsiesHook, name: str, work: int, queue: str = "default") -> float:
     spec = TaskSpec(task_name=name, kwargs={"number": LINES, "work": work}, queue=queue)
-    (task,) = hook.wait([hook.enqueue(spec)], timeout_seconds=300)
+    (task,) = hook.wait([hook.enqueue_task(spec)], timeout_seconds=300)
     assert task.result, task
     return float(task.result.ok)
 

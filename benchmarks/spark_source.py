@@ -15,10 +15,10 @@ from typing import Any
 
 import psycopg
 
+from airflow_horsies.db.statement import sql_text
 from airflow_horsies.embedded.java import find_java_home
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.embedded.process import LOOPBACK
-from airflow_horsies.wire.statement import sql_text
 from benchmarks.databases import make_full_database
 from benchmarks.figures import Figure, main, ratio, take_turns, timed, told
 from tests.integration.releases import IN_PLACE, MOVED, keeps_history

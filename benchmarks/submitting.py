@@ -49,7 +49,7 @@ def columns(count: int) -> dict[str, list[Any]]:
 def many(hook: HorsiesHook, count: int) -> Callable[[], float]:
     def run() -> float:
         batch = specs(count)
-        return timed(lambda: hook.enqueue_many(batch))
+        return timed(lambda: hook.enqueue_tasks(batch))
 
     return run
 
@@ -130,11 +130,11 @@ def measure_singles(hook: HorsiesHook, given: Any) -> list[Figure]:
         assert contract_tasks.add.send(a=1, b=2).ok_value
 
     def enqueue() -> None:
-        hook.enqueue(TaskSpec(task_name="add", kwargs={"a": 1, "b": 2}))
+        hook.enqueue_task(TaskSpec(task_name="add", kwargs={"a": 1, "b": 2}))
 
     def submit() -> None:
         instance = TaskInstanceKey(dag_id="bench", run_id=f"run {next(number)}", task_id="add")
-        hook.submit(
+        hook.submit_task(
             TaskSpec(task_name="add", kwargs={"a": 1, "b": 2}), instance, AirflowTry(try_number=1,
             run_started_at=datetime.now(UTC)),
         )  # fmt: skip
@@ -147,8 +147,8 @@ def measure_singles(hook: HorsiesHook, given: Any) -> list[Figure]:
         run()
     said = take_turns(runs, given.rounds)
     told("horsies' own send()", said["send"])
-    told("hook.enqueue", said["enqueue"])
-    told("hook.submit", said["submit"])
+    told("hook.enqueue_task", said["enqueue"])
+    told("hook.submit_task", said["submit"])
     return [ratio(f"{name}_vs_upstream_send", said[name], said["send"]) for name in ("submit", "enqueue")]
 
 

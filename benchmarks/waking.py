@@ -81,7 +81,7 @@ async def wait_with_trigger(task_id: str) -> None:
 async def wait_by_polling(task_id: str) -> None:
     hook = HorsiesHook()
     await asyncio.sleep(random.uniform(0, POLL_SECONDS))
-    while not (await hook.get_task_async(task_id)).state.is_terminal:
+    while not (await hook.read_task_async(task_id)).state.is_terminal:
         await asyncio.sleep(POLL_SECONDS)
 
 
@@ -103,7 +103,7 @@ async def wait_for(
 ) -> Waited:
     spec = TaskSpec(task_name="add", kwargs={"a": 1, "b": 1}, delay=timedelta(hours=6))
     # Someone is always left who waits, so that what the last one to leave closes stays open.
-    ids = hook.enqueue_many([spec] * (max(waiters, endings) + 1))
+    ids = hook.enqueue_tasks([spec] * (max(waiters, endings) + 1))
     woken: dict[str, float] = {}
     ended: dict[str, float] = {}
     commits: list[float] = []
@@ -125,7 +125,7 @@ async def wait_for(
     cpu = time.process_time()
     await asyncio.sleep(IDLE_SECONDS)
     idle = (time.process_time() - cpu) / IDLE_SECONDS
-    with psycopg.connect(**hook._postgres.connect_args) as connection:
+    with psycopg.connect(**hook.settings.database.connect_args) as connection:
         found = connection.execute(BACKENDS).fetchone()
         connection.commit()
         for number in range(endings):
@@ -143,7 +143,7 @@ async def wait_for(
     for task in running.values():
         task.cancel()
     await asyncio.gather(*running.values(), return_exceptions=True)
-    hook.cancel_many(set(ids) - set(ended))
+    hook.cancel_tasks(set(ids) - set(ended))
     assert found
     return Waited(
         waiters, [woken[task_id] - at for task_id, at in ended.items()], commits, bytes_each, idle, int(found[0])

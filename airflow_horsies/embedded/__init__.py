@@ -1,1 +1,1 @@
-"""Postgres and a JRE from wheels, Airflow's components and a horsies worker, for demo and tests."""
+"""Postgres and Java from wheels, the components of Airflow and a horsies worker, for the demo and the tests."""

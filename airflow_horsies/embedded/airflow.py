@@ -1,4 +1,4 @@
-"""Airflow's four components as four processes, with their metadata in a given Postgres."""
+"""The four components of Airflow as processes, with a given metadata database."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ COMPONENTS: Mapping[str, tuple[str, ...]] = {
     "dag-processor": ("dag-processor",),
     "triggerer": ("triggerer", "--skip-serve-logs"),
 }
-# As the health page names them.
+# The names on Airflow's health endpoint.
 HEALTHY_PARTS = ("metadatabase", "scheduler", "triggerer", "dag_processor")
-# Settings of another installation, which ours would obey.
+# Settings of another installation that would affect ours.
 FOREIGN_PREFIXES = ("AIRFLOW", "SPARK_", "PYSPARK_")
 MIGRATE_SECONDS = 300.0
 HEALTH_SECONDS = 180.0
@@ -35,14 +35,14 @@ STOP_GRACE_SECONDS = 15.0
 class EmbeddedAirflow:
     """An Airflow on a free loopback port, with LocalExecutor.
 
-    :param folder: AIRFLOW_HOME; secrets, passwords and logs are kept in it.
+    :param folder: AIRFLOW_HOME, with secrets, passwords and logs.
     :param database_url: SQLAlchemy URL of the metadata database.
-    :param dags_folder: where the DAG files are.
-    :param all_admins: no log-in, everyone is admin; for the demo only.
-    :param users: without ``all_admins``, name to role (admin, op, user, viewer); see :meth:`password`.
-    :param connections: connection id to its fields, as in Airflow's JSON form of a connection.
-    :param base_path: serve below a path, as behind a proxy: ``/airflow``.
-    :param settings: further environment variables for every component.
+    :param dags_folder: the folder of the DAG files.
+    :param all_admins: no login, everyone is admin; for the demo only.
+    :param users: maps names to roles (admin, op, user, viewer), without ``all_admins``; see :meth:`password`.
+    :param connections: maps connection ids to fields, as in Airflow's JSON form of a connection.
+    :param base_path: the URL path to serve under, for example ``/airflow``.
+    :param settings: more environment variables for every component.
     """
 
     def __init__(
@@ -88,17 +88,17 @@ class EmbeddedAirflow:
 
     @property
     def former_base_url(self) -> str | None:
-        """Where it was the last time, if its port was taken since."""
+        """The previous address, if its port has been taken since."""
         self.environ()
         return f"http://{LOOPBACK}:{self._former_port}{self.base_path}" if self._former_port else None
 
     @property
     def processes(self) -> Mapping[str, GuardedProcess]:
-        """Component to process, as in COMPONENTS."""
+        """Maps component names to processes."""
         return dict(self._processes)
 
     def environ(self) -> dict[str, str]:
-        """The environment of every component, and of whoever calls Airflow's code or command line beside them."""
+        """The environment of every component, and of other processes that use this Airflow."""
         if not self._environ:
             self._environ = self._build_environ()
         return dict(self._environ)
@@ -118,7 +118,7 @@ class EmbeddedAirflow:
         with command:
             exit_code = command.wait(MIGRATE_SECONDS)
         if exit_code != 0:
-            raise EmbeddedError(f"airflow db migrate failed.{command.log_tail()}")
+            raise EmbeddedError(f"The command 'airflow db migrate' failed.{command.log_tail()}")
 
     def start(self) -> None:
         """Start the four components without waiting for them."""
@@ -136,7 +136,7 @@ class EmbeddedAirflow:
             self._processes[name] = component
 
     def wait_healthy(self, timeout_seconds: float = HEALTH_SECONDS) -> None:
-        """Return when every component reports itself healthy."""
+        """Wait until every component reports itself healthy."""
         give_up = time.monotonic() + timeout_seconds
         while not (health := self.health()) or any(health[part] != "healthy" for part in HEALTHY_PARTS):
             for component in self._processes.values():
@@ -147,13 +147,13 @@ class EmbeddedAirflow:
             if time.monotonic() > give_up:
                 state = ", ".join(f"{part}: {health.get(part, 'no answer')}" for part in HEALTHY_PARTS)
                 raise EmbeddedError(
-                    f"Airflow is not healthy after {timeout_seconds:.0f} s ({state}); "
-                    f"see the logs in {self.folder / 'logs'}."
+                    f"Airflow is not healthy after {timeout_seconds:.0f} s ({state}). "
+                    f"See the logs in {self.folder / 'logs'}."
                 )
             time.sleep(0.25)
 
     def health(self) -> dict[str, str]:
-        """Component to status; empty while the api-server does not answer."""
+        """Maps component names to statuses; empty while the api-server does not answer."""
         self.environ()
         connection = http.client.HTTPConnection(LOOPBACK, self._port, timeout=10)
         try:
@@ -167,11 +167,11 @@ class EmbeddedAirflow:
         return {part: str((report.get(part) or {}).get("status")) for part in HEALTHY_PARTS} if report else {}
 
     def stop(self) -> None:
-        """Stop all components at once; harmless if they are not running."""
+        """Stop all components at the same time; does nothing if they are not running."""
         for component in self._processes.values():
             component.request_stop()
         if triggerer := self._processes.get("triggerer"):
-            # On the first signal it waits 10 s for its triggers; on the second it goes.
+            # On the first signal it waits 10 s for its triggers. On the second signal it ends.
             time.sleep(1.0)
             triggerer.request_stop()
         for component in self._processes.values():
@@ -199,7 +199,7 @@ class EmbeddedAirflow:
             "AIRFLOW__API__WORKERS": "1",
             "AIRFLOW__API__SECRET_KEY": keys["api"],
             "AIRFLOW__API_AUTH__JWT_SECRET": keys["jwt"],
-            # Each file costs seconds, and one that changes is read at once anyway.
+            # Parsing a file takes seconds, and a changed file is parsed at once anyway.
             "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "300",
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": self._database_url,
             "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(self.folder / "logs"),
@@ -220,7 +220,7 @@ class EmbeddedAirflow:
         return environ | self._settings
 
     def _kept_port(self) -> int:
-        """The port of the last time if it is free, so that links to it stay good."""
+        """The previous port if it is free, so that links stay valid."""
         kept = self.folder / "port"
         if kept.exists():
             if is_free(port := int(kept.read_text())):
@@ -245,19 +245,19 @@ class EmbeddedAirflow:
 
 
 def kept_json(path: Path, defaults: Mapping[str, str]) -> dict[str, str]:
-    """What a private file holds, completed by the defaults and written back."""
-    held: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
-    if missing := {name: value for name, value in defaults.items() if name not in held}:
-        held |= missing
+    """The content of a private file. Missing keys are added from the defaults and written."""
+    values: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
+    if missing := {name: value for name, value in defaults.items() if name not in values}:
+        values |= missing
         with private_file(path) as file:
-            file.write(json.dumps(held).encode())
-    return held
+            file.write(json.dumps(values).encode())
+    return values
 
 
 def inherited_environ() -> dict[str, str]:
-    """The caller's environment without its own Airflow and Spark, and with no proxy before the loopback address."""
+    """The caller's environment without settings of Airflow and Spark, and without a proxy for the loopback address."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN_PREFIXES)}
-    # Their output goes to log files, whatever the terminal can show.
+    # The output goes to log files, independent of the terminal's encoding.
     environ |= {"PYTHONUTF8": "1", "PYTHONIOENCODING": "utf-8"}
     environ["NO_PROXY"] = environ["no_proxy"] = ",".join(
         part for part in (os.environ.get("no_proxy", os.environ.get("NO_PROXY", "")), LOOPBACK, "localhost") if part

@@ -1,4 +1,4 @@
-"""The demo: the whole stack in one folder, the example pipeline through it, and what happened in the terminal."""
+"""The demo: runs the example pipeline on the whole stack in one folder, and prints a summary."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ from types import FrameType
 
 import psycopg
 
+from airflow_horsies.core.environment import REPORT_FOLDER
+from airflow_horsies.core.task import TaskView
 from airflow_horsies.embedded.airflow import kept_json
 from airflow_horsies.embedded.errors import EmbeddedError
 from airflow_horsies.embedded.guard import PR_SET_PDEATHSIG, prctl
 from airflow_horsies.embedded.postgres import EmbeddedPostgres, make_folder
 from airflow_horsies.embedded.progress import Progress
 from airflow_horsies.embedded.stack import EmbeddedStack
-from airflow_horsies.embedded.story import ALL_DAYS, LAKE, REPORTS, WORKER_APP, Outcome, tell_story
+from airflow_horsies.embedded.story import ALL_DAYS, DAILY, LAKE, REPORTS, WORKER_APP, Outcome, run_story
 from airflow_horsies.embedded.worker import HorsiesWorker
-from airflow_horsies.models import TaskView
 
 DEFAULT_FOLDER = Path(".demo")
+START_FOLDER = Path(".horsies")
 WATCH_SECONDS = 1.0
 COLUMNS = ("TASK", "STATE", "ATTEMPT", "OUTCOME", "SECONDS", "RESULT OR ERROR")
 WIDEST_CELL = 75
@@ -36,16 +38,16 @@ _interrupted_at = float("-inf")
 
 
 def run(folder: Path, *, once: bool, dags_folder: Path, days: int = ALL_DAYS, end_with_parent: bool = False) -> int:
-    """Bring everything up, tell the story, sum it up; then stay until Ctrl-C, unless ``once``."""
+    """Start everything, run the pipeline, print a summary, and wait for Ctrl-C unless ``once``."""
     if not (dags_folder / "flights").is_dir():
         raise EmbeddedError(
-            f"The example pipeline is not in {dags_folder.absolute()}: run the demo in the project's folder, or give "
-            "--dags the folder of its DAGs."
+            f"The example pipeline is not in {dags_folder.absolute()}. Run the demo in the project's folder, or set "
+            "--dags to the folder of its DAGs."
         )
     _interrupt_on_signals()
     if end_with_parent:
         prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    print(f"airflow-horsies demo, in {folder.absolute()}")
+    print(f"airflow-horsies demo in {folder.absolute()}")
     progress = Progress()
     ready = False
     stack = EmbeddedStack(
@@ -56,7 +58,7 @@ def run(folder: Path, *, once: bool, dags_folder: Path, days: int = ALL_DAYS, en
         worker_environ={
             "PYTHONPATH": str(dags_folder.absolute()),
             "FLIGHTS_LAKE": str(folder.absolute() / LAKE),
-            "HORSIES_REPORT_FOLDER": str(folder.absolute() / REPORTS),
+            REPORT_FOLDER: str(folder.absolute() / REPORTS),
         },
         all_admins=True,
         namespace=kept_namespace(folder),
@@ -66,72 +68,100 @@ def run(folder: Path, *, once: bool, dags_folder: Path, days: int = ALL_DAYS, en
     try:
         stack.start()
         os.environ.update(stack.environ())
+        _print_first_look(stack.airflow.base_url)
         with _kept_running(stack.worker):
-            outcome = tell_story(stack.airflow.base_url, progress, days)
+            outcome = run_story(stack.airflow.base_url, progress, days)
             print_summary(outcome, (time.monotonic() - began) / 60)
             for problem in outcome.problems:
-                print(f"error: it is not so that {problem}; Airflow and the worker's log tell more")
+                print(f"error: {problem} See Airflow and the worker's log.")
             _print_addresses(stack, outcome)
             ready = True
             if not once:
-                print("\nCtrl-C stops everything; the data stay for the next time.", flush=True)
+                print("\nPress Ctrl-C to stop everything. The data is kept for the next run.", flush=True)
                 _watch(stack)
         return 1 if outcome.problems else 0
     except KeyboardInterrupt:
         return 0 if ready else 130
     finally:
-        # The stop takes seconds and must not be cut short.
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)
-        with progress.step("Stopping everything"):
-            stack.stop()
+        _stop(stack, progress)
+
+
+def start(folder: Path, *, app: str, dags_folder: Path) -> int:
+    """Start everything for your own tasks and DAGs, and wait for Ctrl-C."""
+    _interrupt_on_signals()
+    print(f"airflow-horsies in {folder.absolute()}")
+    progress = Progress()
+    stack = EmbeddedStack(
+        folder,
+        durable=True,
+        dags_folder=dags_folder,
+        worker_app=app,
+        worker_environ={"PYTHONPATH": str(Path.cwd())},
+        all_admins=True,
+        namespace=kept_namespace(folder),
+        step=progress.step,
+    )
+    ready = False
+    try:
+        stack.start()
+        with _kept_running(stack.worker):
+            print("\nAddresses (no login; reachable from this machine only):")
+            _print_places(stack)
+            ready = True
+            print("\nPress Ctrl-C to stop everything. The data is kept for the next run.", flush=True)
+            _watch(stack)
+        return 0
+    except KeyboardInterrupt:
+        return 0 if ready else 130
+    finally:
+        _stop(stack, progress)
 
 
 def kept_namespace(folder: Path) -> str:
-    """Who this Airflow is, kept with its data: its address changes when another program has taken its port."""
+    """The namespace of this Airflow, stored with its data, as its address changes if its port is taken."""
     make_folder(folder)
-    # Data of an earlier release have no namespace of their own.
+    # Data of an earlier release has no namespace of its own.
     namespace = "default" if (folder / "airflow").exists() else f"demo-{secrets.token_hex(4)}"
     return kept_json(folder / "identity.json", {"namespace": namespace})["namespace"]
 
 
 def clean(folder: Path) -> None:
-    """Delete the demo's data, wherever they are; an error if the demo is running."""
+    """Delete all data of the demo; raises an error if the demo is running."""
     if not folder.exists():
         return
     if not (folder / "postgres.lock").exists():
-        raise EmbeddedError(f"{folder.absolute()} holds no demo; it is left as it is.")
+        raise EmbeddedError(f"{folder.absolute()} does not contain a demo. Nothing was deleted. Check the folder.")
     EmbeddedPostgres(folder, durable=True).delete()
     shutil.rmtree(folder)
 
 
 def print_summary(outcome: Outcome, minutes: float) -> None:
-    """What happened, in a few lines."""
+    """Print a short summary of the demo."""
     month, report = outcome.month, outcome.report
     print(
-        f"\nIn {minutes:.1f} minutes {outcome.days['success']} days of January 2013 went through the pipeline: "
-        f"{month['flights']:,} flights,\n{month['cancelled']:,} of them cancelled, and "
-        f"{outcome.quarantined:,} rows kept aside by the quality gate."
+        f"\nThe pipeline processed {outcome.days['success']} days of January 2013 in {minutes:.1f} minutes: "
+        f"{month['flights']:,} flights,\n{month['cancelled']:,} of them cancelled. The quality gate quarantined "
+        f"{outcome.quarantined:,} rows."
     )
-    print("\nOn 8 January the weather service did not answer. horsies tried again:\n")
+    print("\nOn 8 January the weather service did not answer. horsies retried the task:\n")
     print(attempts_table([outcome.healed]))
-    print("\nThe delivery of 1 February is damaged. No retry heals that, and it waits in the dead letters:\n")
+    print("\nThe data of 1 February is damaged. A retry does not help, and the task is listed under dead letters:\n")
     print(attempts_table([outcome.broken]))
     print(
-        f"\nThe reliability report counts {report['tasks']:,} tasks, {report['success_rate']:.1%} of them completed. "
-        f"Retries: {report['retries']}. The page:\n  {report['page']}"
+        f"\nThe reliability report counts {report['tasks']:,} tasks, of which {report['success_rate']:.1%} completed. "
+        f"Retries: {report['retries']}. The report is in:\n  {report['page']}"
     )
 
 
 def attempts_table(tasks: Sequence[TaskView]) -> str:
-    """One line for each attempt, under the task it belongs to."""
+    """A table with one line for each attempt, grouped by task."""
     rows: list[tuple[str, ...]] = [COLUMNS]
     for task in tasks:
         first = (task.task_name, str(task.state))
         for attempt in task.attempts:
-            told = f"{attempt.error_code}: {attempt.error_message}" if attempt.error_code else _result(task)
-            told = _shortened(told) + (" (retried)" if attempt.will_retry else "")
-            rows.append((*first, str(attempt.number), attempt.outcome, f"{attempt.duration_seconds:.2f}", told))
+            text = f"{attempt.error_code}: {attempt.error_message}" if attempt.error_code else _result(task)
+            text = _shortened(text) + (" (retried)" if attempt.will_retry else "")
+            rows.append((*first, str(attempt.number), attempt.outcome, f"{attempt.duration_seconds:.2f}", text))
             first = ("", "")
     widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
     return "\n".join(
@@ -148,26 +178,47 @@ def _shortened(text: str) -> str:
     return line if len(line) <= WIDEST_CELL else line[: WIDEST_CELL - 1] + "…"
 
 
+def _print_first_look(base_url: str) -> None:
+    print(
+        f"\n  Airflow is running: {base_url} (no login; reachable from this machine only)."
+        f"\n  Open {base_url}/dags/{DAILY} and select a task of a run. Its Horsies tab shows what the worker does.\n",
+        flush=True,
+    )
+
+
 def _print_addresses(stack: EmbeddedStack, outcome: Outcome) -> None:
-    print("\nTo open (no log-in; reachable from this machine only):")
+    print("\nAddresses (no login; reachable from this machine only):")
     width = max(map(len, outcome.links))
     for title, link in outcome.links.items():
         print(f"  {title:{width}}  {link}")
-    print(f"\n  Airflow   {stack.airflow.base_url}")
+    print()
+    _print_places(stack)
+
+
+def _print_places(stack: EmbeddedStack) -> None:
+    print(f"  Airflow   {stack.airflow.base_url}")
     print(f"  Logs      {stack.airflow.folder / 'logs'}")
     print(f"            {stack.worker.process.log}")
-    print(f"  Settings  {stack.folder / 'environment'}   (for a shell: set -a; . that file; airflow …)", flush=True)
+    print(f"  Settings  {stack.folder / 'environment'}   (for a shell: set -a; . FILE; airflow …)", flush=True)
+
+
+def _stop(stack: EmbeddedStack, progress: Progress) -> None:
+    # Stopping takes seconds and must not be interrupted.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    with progress.step("Stopping everything"):
+        stack.stop()
 
 
 @contextlib.contextmanager
 def _kept_running(worker: HorsiesWorker) -> Iterator[None]:
-    """As a service manager would: a worker that ends or is killed is started again."""
+    """Restart a worker that ends or is killed, like a service manager."""
     ended = threading.Event()
 
     def keep() -> None:
         while not ended.wait(WATCH_SECONDS):
             if not worker.process.running:
-                print(f"\n  The worker ended (exit code {worker.process.exit_code}) and is started again", flush=True)
+                print(f"\n  The worker ended with exit code {worker.process.exit_code}. Restarting it.", flush=True)
                 with contextlib.suppress(psycopg.Error, EmbeddedError):
                     worker.start()
 
@@ -181,25 +232,25 @@ def _kept_running(worker: HorsiesWorker) -> Iterator[None]:
 
 
 def _watch(stack: EmbeddedStack) -> None:
-    """Stay until interrupted, or until a part ends by itself."""
+    """Wait until interrupted, or until a process ends unexpectedly."""
     while True:
         for process in (stack.postgres.process, *stack.airflow.processes.values()):
             if not process.running:
                 raise EmbeddedError(
-                    f"{process.name} ended by itself with exit code {process.exit_code}.{process.log_tail()}"
+                    f"{process.name} ended unexpectedly with exit code {process.exit_code}.{process.log_tail()}"
                 )
         time.sleep(WATCH_SECONDS)
 
 
 def _interrupt_on_signals() -> None:
-    # SIGINT too, as shells have their background processes ignore it; but what nohup set stays.
+    # Also SIGINT, as shells make background processes ignore it. A SIGHUP that nohup ignores stays ignored.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _interrupt)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    # One Ctrl-C, or a terminal that closes, can reach us as several signals: only the first of them counts.
+    # One Ctrl-C or a closed terminal can send several signals. Only the first one counts.
     global _interrupted_at
     before, _interrupted_at = _interrupted_at, time.monotonic()
     if _interrupted_at - before > ONE_INTERRUPT_SECONDS:

@@ -1,7 +1,7 @@
-"""The one error of the embedded stack."""
+"""The error of the embedded stack."""
 
 from __future__ import annotations
 
 
 class EmbeddedError(RuntimeError):
-    """A part of the embedded stack cannot start; the message says what to do. No error of the provider."""
+    """A part of the embedded stack has failed; the message says what to do. Not an error of the provider."""

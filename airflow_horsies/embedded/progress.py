@@ -1,4 +1,4 @@
-"""Steps that show how long they take, on a terminal and in a log file alike."""
+"""Prints steps and their durations, on a terminal or to a log file."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ LOG_TICK_SECONDS = 10.0
 
 
 class Step:
-    """A step under way: ``tell`` what it is at, to have it shown beside the seconds."""
+    """A running step; ``update`` sets the text that is shown after the seconds."""
 
     def __init__(self, title: str) -> None:
         self._title = title
         self._began = time.monotonic()
-        self._told = ""
+        self._text = ""
 
-    def tell(self, told: str) -> None:
-        self._told = told
+    def update(self, text: str) -> None:
+        self._text = text
 
     def line(self) -> str:
-        return f"{self._title} … {time.monotonic() - self._began:.0f} s" + (f": {self._told}" if self._told else "")
+        return f"{self._title} … {time.monotonic() - self._began:.0f} s" + (f": {self._text}" if self._text else "")
 
     def last_line(self, outcome: str) -> str:
         return f"{self._title}: {outcome}{time.monotonic() - self._began:.1f} s"
 
 
 class Progress:
-    """Prints each step with its seconds; on a terminal they count up in place."""
+    """Prints each step with its seconds; on a terminal the line is updated in place."""
 
     def __init__(self, stream: TextIO = sys.stdout) -> None:
         self._stream = stream
@@ -40,7 +40,7 @@ class Progress:
 
     @contextlib.contextmanager
     def step(self, title: str) -> Iterator[Step]:
-        """Show a step while it lasts."""
+        """Show a step while it runs."""
         step = Step(title)
         ended = threading.Event()
         self._show(f"{title} …")
@@ -63,5 +63,5 @@ class Progress:
         if not self._in_place:
             print(f"  {line}", file=self._stream, flush=True)
             return
-        # Back to the first column, and erase what a longer line left.
+        # Return to the first column, and erase the rest of a longer line.
         print(f"\r  {line}\x1b[K", file=self._stream, end="\n" if last else "", flush=True)

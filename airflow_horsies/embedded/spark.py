@@ -1,6 +1,6 @@
-"""A Spark beside ours, from the pyspark wheel: a standalone cluster or a Spark Connect server, for demo and tests.
+"""A standalone Spark cluster or a Spark Connect server from the pyspark wheel, for the demo and the tests.
 
-Each listens on loopback ports of its own. Logs stay in its folder; work folders are gone after ``stop``.
+Each listens on its own loopback ports. Logs stay in its folder; ``stop`` deletes the work folders.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ MASTER_CLASS = "org.apache.spark.deploy.master.Master"
 WORKER_CLASS = "org.apache.spark.deploy.worker.Worker"
 CONNECT_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 EXECUTOR_CLASS = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
-# Spark is given port 0 and logs the port it took: nobody can take a chosen one in between.
+# Spark gets port 0 and logs the port it chose, so that no other process can take the port.
 MASTER_URL = re.compile(r"Starting Spark master at (spark://\S+:[1-9]\d*)")
 MASTER_PAGE = re.compile(r"MasterWebUI to .* started at (http://\S+:[1-9]\d*)")
 CONNECT_PORT = re.compile(r"Spark Connect server started at: \S*:([1-9]\d*)")
 
 
 class EmbeddedSpark:
-    """The processes of one Spark below a folder; usable as a context manager that waits until it can be used."""
+    """The processes of one Spark in a folder; as a context manager, it waits until Spark is ready."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.absolute()
@@ -59,12 +59,12 @@ class EmbeddedSpark:
     @property
     def url(self) -> str:
         if not self._url:
-            raise EmbeddedError("The embedded Spark has no address: it is not running.")
+            raise EmbeddedError("The embedded Spark has no address, because it is not running. Call start() first.")
         return self._url
 
     @cached_property
     def environ(self) -> dict[str, str]:
-        """What its processes, and a driver that uses it, need in their environment."""
+        """The environment of its processes, and of a driver that uses it."""
         return {
             "JAVA_HOME": str(find_java_home(self.folder / "java")),
             "SPARK_HOME": str(spark_home()),
@@ -75,14 +75,14 @@ class EmbeddedSpark:
 
     @property
     def work_folder(self) -> Path:
-        """What Spark writes while it runs: shuffle files, the executors' folders, a warehouse."""
+        """Files that Spark writes while it runs: shuffle files, folders of the executors, a warehouse."""
         return self.folder / "spark-work"
 
     def start(self) -> None:
-        """Start everything; returns when it can be used."""
+        """Start all processes and wait until Spark is ready."""
         require_linux()
         if self.processes:
-            raise EmbeddedError(f"The embedded Spark in {self.folder} is running already.")
+            raise EmbeddedError(f"The embedded Spark in {self.folder} is already running. Stop it first.")
         self.work_folder.mkdir(parents=True, exist_ok=True)
         try:
             self._url = self._start()
@@ -91,7 +91,7 @@ class EmbeddedSpark:
             raise
 
     def stop(self) -> None:
-        """Stop everything at once and remove what it wrote, except the logs."""
+        """Stop all processes and delete their files, except the logs."""
         for process in self.processes:
             process.request_stop()
         for process in self.processes:
@@ -106,7 +106,7 @@ class EmbeddedSpark:
     def _run(self, name: str, log: str, arguments: Sequence[str]) -> GuardedProcess:
         temporary = self.work_folder / "tmp"
         temporary.mkdir(exist_ok=True)
-        # A killed Spark leaves its temporary files, the Connect server some of them in any case.
+        # A killed Spark leaves temporary files behind, and the Connect server always leaves some.
         java_options = {"JAVA_TOOL_OPTIONS": f'"-Djava.io.tmpdir={temporary}"'}
         process = GuardedProcess(
             name,
@@ -121,10 +121,10 @@ class EmbeddedSpark:
         return process
 
     def _wait_for(self, process: GuardedProcess, missing: str, ask: Callable[[], Answer | None]) -> Answer:
-        """The first answer that says something, while all processes run and time is left."""
+        """The first answer that is not empty; raises an error if a process ends or the time is up."""
         give_up = time.monotonic() + START_SECONDS
         while not (answer := ask()):
-            if ended := next((each for each in self.processes if not each.running), None):
+            if ended := next((other for other in self.processes if not other.running), None):
                 raise EmbeddedError(f"{ended.name} ended with exit code {ended.exit_code}.{ended.log_tail()}")
             if time.monotonic() > give_up:
                 raise EmbeddedError(f"{process.name} {missing} after {START_SECONDS:.0f} s.{process.log_tail()}")
@@ -133,14 +133,14 @@ class EmbeddedSpark:
 
 
 class EmbeddedSparkCluster(EmbeddedSpark):
-    """A standalone master and its workers, each worker a machine of its own as far as Spark can tell.
+    """A standalone master and its workers; to Spark, each worker is a separate machine.
 
-    Drivers choose the Python of the executors: set ``PYSPARK_PYTHON`` where the session is made.
+    Drivers choose the Python of the executors: set ``PYSPARK_PYTHON`` where the session is created.
 
     :param folder: for the logs and, while it runs, the work folders; created if missing.
-    :param workers: how many workers.
-    :param cores: what each worker offers.
-    :param memory: what each worker offers, as Spark spells it.
+    :param workers: the number of workers.
+    :param cores: the cores of each worker.
+    :param memory: the memory of each worker, as in ``1g``.
     """
 
     def __init__(self, folder: Path, *, workers: int = 2, cores: int = 1, memory: str = "1g") -> None:
@@ -150,7 +150,7 @@ class EmbeddedSparkCluster(EmbeddedSpark):
         self.memory = memory
 
     def executors(self) -> list[int]:
-        """The process ids of the executors that run now, those of the first worker first."""
+        """The process ids of the running executors, those of the first worker first."""
         return [pid for worker in self.processes[1:] for pid in descendants(worker.pid) if _runs(pid, EXECUTOR_CLASS)]
 
     def _start(self) -> str:
@@ -168,7 +168,7 @@ class EmbeddedSparkCluster(EmbeddedSpark):
         return url
 
     def _all_registered(self, page: str) -> bool:
-        # No proxy stands before the loopback address.
+        # The loopback address needs no proxy.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
             with opener.open(f"{page}/json/", timeout=10) as answer:
@@ -179,10 +179,10 @@ class EmbeddedSparkCluster(EmbeddedSpark):
 
 
 class EmbeddedSparkConnect(EmbeddedSpark):
-    """A Spark Connect server; it asks for no token and serves whoever reaches the loopback address.
+    """A Spark Connect server without a token, reachable on the loopback address only.
 
     :param folder: for the log and, while it runs, the work folder; created if missing.
-    :param master: where it runs its jobs: ``local[2]``, or the ``url`` of an :class:`EmbeddedSparkCluster`.
+    :param master: where jobs run: ``local[2]``, or the ``url`` of an :class:`EmbeddedSparkCluster`.
     """
 
     def __init__(self, folder: Path, *, master: str = "local[2]") -> None:
@@ -215,11 +215,11 @@ def spark_home() -> Path:
     for location in (spec.submodule_search_locations or ()) if spec else ():
         if (Path(location) / "bin" / "spark-class").exists():
             return Path(location)
-    raise EmbeddedError("The embedded Spark needs pyspark: pip install 'airflow-horsies[worker]'.")
+    raise EmbeddedError("The embedded Spark needs pyspark. Run pip install 'airflow-horsies[worker]'.")
 
 
 def logged(process: GuardedProcess, line: re.Pattern[str]) -> str | None:
-    """What a process has logged about itself, if it has."""
+    """The first group of a pattern in the log of a process, if it matches."""
     found = line.search(process.log.read_text(errors="replace"))
     return found[1] if found else None
 

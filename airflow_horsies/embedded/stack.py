@@ -6,20 +6,20 @@ import contextlib
 import shlex
 import sys
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from airflow_horsies.database import Database, Session
+from airflow_horsies.client import ledger
+from airflow_horsies.client.client import Client
+from airflow_horsies.client.settings import ClientSettings
+from airflow_horsies.db.connection import Database
 from airflow_horsies.embedded.airflow import EmbeddedAirflow
 from airflow_horsies.embedded.errors import EmbeddedError
 from airflow_horsies.embedded.java import find_java
 from airflow_horsies.embedded.postgres import EmbeddedPostgres, make_folder
 from airflow_horsies.embedded.process import LOOPBACK, private_file
 from airflow_horsies.embedded.worker import SPARK_WORKER, HorsiesWorker
-from airflow_horsies.ledger.schema import read_since
-from airflow_horsies.ledger.submissions import change_base_url
 
 AIRFLOW_DATABASE = "airflow"
 HORSIES_DATABASE = "horsies"
@@ -31,24 +31,24 @@ Step = Callable[[str], contextlib.AbstractContextManager[object]]
 
 
 def silent(title: str) -> contextlib.AbstractContextManager[object]:
-    """A step nobody watches."""
+    """A step without output."""
     return contextlib.nullcontext(title)
 
 
 class EmbeddedStack:
-    """The whole of it in one folder; usable as a context manager.
+    """The whole stack in one folder; usable as a context manager.
 
-    :param folder: where everything is kept.
+    :param folder: the folder of all files.
     :param durable: keep the databases over restarts.
-    :param dags_folder: DAG files for Airflow; without one, an empty folder below ``folder``.
+    :param dags_folder: DAG files for Airflow; by default an empty folder in ``folder``.
     :param worker_app: the horsies app of the worker.
-    :param worker_environ: further environment variables of the worker.
-    :param all_admins: Airflow without a log-in.
-    :param users: without ``all_admins``, Airflow's users: name to role.
-    :param airflow_settings: further environment variables of Airflow's components.
-    :param base_path: serve Airflow below a path.
-    :param namespace: that of the Airflow connection; without one, it has none.
-    :param step: called with each step's title; the context it returns lasts as long as the step.
+    :param worker_environ: more environment variables of the worker.
+    :param all_admins: run Airflow without a login.
+    :param users: maps names of Airflow's users to roles, without ``all_admins``.
+    :param airflow_settings: more environment variables of Airflow's components.
+    :param base_path: the URL path that Airflow is served under.
+    :param namespace: the namespace of the Airflow connection; by default none.
+    :param step: called with the title of each step; returns a context that spans the step.
     """
 
     def __init__(
@@ -93,17 +93,17 @@ class EmbeddedStack:
     @property
     def airflow(self) -> EmbeddedAirflow:
         if self._airflow is None:
-            raise EmbeddedError("The embedded Airflow is not running.")
+            raise EmbeddedError("The embedded Airflow is not running. Call start() first.")
         return self._airflow
 
     @property
     def worker(self) -> HorsiesWorker:
         if self._worker is None:
-            raise EmbeddedError("The horsies worker is not running.")
+            raise EmbeddedError("The horsies worker is not running. Call start() first.")
         return self._worker
 
     def start(self) -> None:
-        """Start everything; on an error, what was started is stopped again."""
+        """Start everything; on an error, stop what was started."""
         with contextlib.ExitStack() as starting:
             with self._step("PostgreSQL"):
                 make_folder(self.folder)
@@ -113,7 +113,7 @@ class EmbeddedStack:
                         self.postgres.create_database(database)
             with self._step("Java for Spark"):
                 java = find_java(self.folder / "java")
-            # The worker makes its tables and Airflow its own at the same time.
+            # The worker and Airflow create their tables at the same time.
             self._worker = self._make_worker(java.home)
             starting.callback(self._worker.stop)
             self._worker.start()
@@ -131,30 +131,30 @@ class EmbeddedStack:
             self._running = starting.pop_all()
 
     def stop(self) -> None:
-        """Stop everything, the last started first; harmless if nothing runs."""
+        """Stop everything in reverse order; does nothing if nothing is running."""
         self._running.close()
 
     def environ(self) -> dict[str, str]:
-        """For code that uses Airflow or the hook beside the stack."""
+        """The environment for code that uses this Airflow or the hook."""
         return self.airflow.environ()
 
     def connection(self) -> dict[str, Any]:
         """The Airflow connection to the horsies database."""
-        held = self.postgres.conninfo(HORSIES_DATABASE)
+        info = self.postgres.conninfo(HORSIES_DATABASE)
         return {
             "conn_type": "horsies",
-            "host": held["host"],
-            "port": held["port"],
-            "login": held["user"],
-            "password": held["password"],
-            "schema": held["dbname"],
+            "host": info["host"],
+            "port": info["port"],
+            "login": info["user"],
+            "password": info["password"],
+            "schema": info["dbname"],
             **({"extra": {"namespace": self._namespace}} if self._namespace else {}),
         }
 
     def _make_worker(self, java_home: Path) -> HorsiesWorker:
         folder = self.folder / "worker"
         folder.mkdir(mode=0o700, exist_ok=True)
-        # Here rather than in the system's temporary folder, as a killed JVM cannot tidy up.
+        # Here and not in the system's temporary folder, as a killed JVM cannot clean up.
         temporary = folder / "tmp"
         temporary.mkdir(mode=0o700, exist_ok=True)
         spark_environ = {
@@ -185,19 +185,16 @@ class EmbeddedStack:
         )
 
     def _keep_submissions(self, airflow: EmbeddedAirflow) -> None:
-        """A submission tells the address of its Airflow: those of the former address stay our own."""
+        """Update the address in the submissions, as a submission belongs to the Airflow of its address."""
         if (old := airflow.former_base_url) is None:
             return
         info = self.postgres.conninfo(HORSIES_DATABASE)
-        session = Session(Database(info, info))
-        moved = partial(change_base_url, self._namespace or DEFAULT_NAMESPACE, old=old, new=airflow.base_url)
-        try:
-            session.run(lambda: read_since(1, moved(), 0))
-        finally:
-            session.close()
+        with Client(ClientSettings(database=Database(info, info), given_namespace=self._namespace)) as client:
+            if ledger.read_ledger_version(client):
+                ledger.change_base_url(client, old=old, new=airflow.base_url)
 
     def _write_environment(self) -> None:
-        """For a shell: ``set -a; . environment; airflow …`` talks to this stack."""
+        """Write the settings for a shell: ``set -a; . environment; airflow …`` uses this stack."""
         lines = (f"{name}={shlex.quote(value)}\n" for name, value in self.environ().items() if "AIRFLOW" in name)
         with private_file(self.folder / "environment") as file:
             file.write("".join(lines).encode())

@@ -1,4 +1,4 @@
-"""A real ``horsies worker`` as a process of its own."""
+"""A ``horsies worker`` as a separate process."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from typing import Any, Self
 
 import psycopg
 
+from airflow_horsies.core.environment import DATABASE_URL
 from airflow_horsies.embedded.airflow import inherited_environ
 from airflow_horsies.embedded.errors import EmbeddedError
 from airflow_horsies.embedded.process import GuardedProcess
 
-DATABASE_URL_VARIABLE = "HORSIES_DATABASE_URL"
 HORSIES_WORKER = ("horsies.core.cli", "worker")
 SPARK_WORKER = ("airflow_horsies.worker",)
 LIVE_SECONDS = 180.0
-# SIGTERM drains for up to 300 s.
+# On SIGTERM, horsies waits for running tasks for up to 300 s.
 STOP_GRACE_SECONDS = 8.0
 
 
 class HorsiesWorker:
-    """``horsies worker MODULE:APP`` on a database; usable as a context manager that waits until it is live.
+    """``horsies worker MODULE:APP`` on a database; as a context manager, it waits until the worker is live.
 
-    :param app: where the horsies app is, as ``package.module:app``.
-    :param conninfo: keyword arguments for ``psycopg.connect``; the app gets them as an URL in
-        ``HORSIES_DATABASE_URL``, never on a command line.
+    :param app: the horsies app, as ``package.module:app``.
+    :param conninfo: keyword arguments for ``psycopg.connect``; the app gets them as a URL in
+        ``HORSIES_DATABASE_URL``, not on a command line.
     :param log: the log file.
     :param folder: the working directory; modules in it can be imported.
-    :param processes: children that run tasks; 1 for Spark, as one crash fails the siblings too.
-    :param environ: further environment variables.
-    :param python: the interpreter of the environment that has horsies.
-    :param command: what of it to run: HORSIES_WORKER, or SPARK_WORKER with its defaults for Spark.
+    :param processes: the number of children that run tasks; 1 for Spark, as a crash of one child ends all of them.
+    :param environ: more environment variables.
+    :param python: the interpreter of an environment with horsies.
+    :param command: HORSIES_WORKER, or SPARK_WORKER with defaults for Spark.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class HorsiesWorker:
                 *("--processes", str(processes), "--loglevel", loglevel),
             ],
             log=log,
-            environ=inherited_environ() | {DATABASE_URL_VARIABLE: url} | dict(environ or {}),
+            environ=inherited_environ() | {DATABASE_URL: url} | dict(environ or {}),
             folder=folder,
             grace_seconds=STOP_GRACE_SECONDS,
         )
@@ -80,14 +80,14 @@ class HorsiesWorker:
         self.stop()
 
     def start(self) -> None:
-        """Start the worker without waiting; it makes or migrates horsies' tables first."""
+        """Start the worker without waiting; it first creates or migrates horsies' tables."""
         with psycopg.connect(**self._conninfo) as connection:
             row = connection.execute("SELECT clock_timestamp()").fetchone()
         self._started_at = row[0] if row else None
         self.process.start()
 
     def wait_live(self, timeout_seconds: float = LIVE_SECONDS) -> None:
-        """Return when the worker has reported itself in ``horsies_worker_states``."""
+        """Wait until the worker has reported itself in ``horsies_worker_states``."""
         give_up = time.monotonic() + timeout_seconds
         with psycopg.connect(**self._conninfo, autocommit=True) as connection:
             while not self._reported(connection):

@@ -1,4 +1,4 @@
-"""What a worker tells of the attempts it runs: their start and end, lines, progress; and what it is asked to do."""
+"""The attempts that workers report: start and end, log lines and progress; and requests to workers."""
 
 from __future__ import annotations
 
@@ -7,26 +7,25 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from airflow_horsies.core.log import LogChunk, LogCursor, LogLine, Progress, TaskNews, lines_of_each
+from airflow_horsies.core.task import AttemptRecord
+from airflow_horsies.db.statement import Row, Script, Statement, sql_text
 from airflow_horsies.exceptions import WireError
 from airflow_horsies.ledger.schema import PACKAGE
-from airflow_horsies.models import AttemptRecord, LogChunk, LogCursor, LogLine, Progress, TaskNews
-from airflow_horsies.wire.statement import Row, Script, Statement, sql_text
 
-# The version of the ledger that has all the tables read and written here.
+# The first version of the ledger with all tables of this module.
 SINCE = 2
-READ_LINES = 1_000
-READ_LINES_OF_ALL = 10_000
 
 
 def commit_lazily() -> Script[None]:
-    """For the transaction it is the first statement of."""
+    """Commit asynchronously; the first statement of a transaction."""
     yield Statement(sql_text(PACKAGE, "commit_lazily"))
 
 
 def begin_attempt(
     task_id: str, attempt: int, *, worker_id: str, hostname: str, pid: int, started_at: datetime
 ) -> Script[int]:
-    """The number of lines the attempt has already written: none, unless it was begun before."""
+    """Record the start; returns the number of lines already written, for an attempt that was started before."""
     (row,) = yield Statement(
         sql_text(PACKAGE, "begin_attempt"),
         {
@@ -67,7 +66,7 @@ def end_attempt(
 
 
 def read_attempts(task_ids: Collection[str]) -> Script[dict[str, tuple[AttemptRecord, ...]]]:
-    """What workers told of each task, attempt by attempt; tasks they told nothing of are left out."""
+    """The recorded attempts by task; tasks without records are omitted."""
     rows = yield Statement(sql_text(PACKAGE, "read_attempts"), {"ids": list(task_ids)})
     found: dict[str, list[AttemptRecord]] = {}
     for row in rows:
@@ -89,13 +88,8 @@ def append_lines(task_id: str, attempt: int, chunks: Sequence[LogChunk]) -> Scri
     )
 
 
-def lines_of_each(tasks: int) -> int:
-    """How many lines of each of so many tasks are read at once."""
-    return min(READ_LINES, max(READ_LINES_OF_ALL // max(tasks, 1), 1))
-
-
 def read_news(seen: Mapping[str, LogCursor], *, limit: int | None = None) -> Script[dict[str, TaskNews]]:
-    """The next lines of each task, and how far it is; tasks there is nothing to tell of are left out."""
+    """The next log lines and the progress by task; tasks without news are omitted."""
     after = {
         "ids": list(seen),
         "attempts": [cursor.attempt for cursor in seen.values()],
@@ -106,12 +100,15 @@ def read_news(seen: Mapping[str, LogCursor], *, limit: int | None = None) -> Scr
     lines: dict[str, list[LogLine]] = {}
     progress: dict[str, Progress] = {}
     for row in rows:
-        told = lines.setdefault(row["horsies_task_id"], [])
+        task_lines = lines.setdefault(row["horsies_task_id"], [])
         if row["attempt"] is not None:
-            told.append(_decode_line(row))
+            task_lines.append(_decode_line(row))
         if row["progress_attempt"] is not None and row["horsies_task_id"] not in progress:
             progress[row["horsies_task_id"]] = _decode_progress({**row, "attempt": row["progress_attempt"]})
-    return {task_id: TaskNews(lines=tuple(told), progress=progress.get(task_id)) for task_id, told in lines.items()}
+    return {
+        task_id: TaskNews(lines=tuple(task_lines), progress=progress.get(task_id))
+        for task_id, task_lines in lines.items()
+    }
 
 
 def write_progress(task_id: str, progress: Progress) -> Script[None]:
@@ -128,7 +125,7 @@ def write_progress(task_id: str, progress: Progress) -> Script[None]:
 
 
 def read_progress(task_ids: Collection[str]) -> Script[dict[str, Progress]]:
-    """How far the running ones of the tasks are, by id."""
+    """The progress of the running tasks, by id."""
     rows = yield Statement(sql_text(PACKAGE, "read_progress"), {"ids": list(task_ids)})
     return {row["horsies_task_id"]: _decode_progress(row) for row in rows}
 
@@ -177,10 +174,13 @@ def _decode_attempt(row: Row) -> AttemptRecord:
 
 def _decode_metrics(text: str) -> dict[str, Any]:
     try:
-        # JSON proper has no NaN, and who reads it further may refuse one.
+        # Standard JSON has no NaN, and later readers may refuse it.
         metrics = json.loads(text, parse_constant=lambda _: None)
     except ValueError:
         metrics = None
     if not isinstance(metrics, dict):
-        raise WireError(f"the metrics of an attempt are no JSON object: {text[:200]!r}")
+        raise WireError(
+            f"The metrics of an attempt are not a JSON object: {text[:200]!r}. Use the same release of airflow-horsies "
+            "in Airflow and in its workers."
+        )
     return metrics

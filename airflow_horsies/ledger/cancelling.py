@@ -1,46 +1,48 @@
-"""Cancelling: what nobody else wants, with a word to the code that runs, now or as soon as it can be done."""
+"""Cancels tasks that no one else needs and signals running code, at once or as soon as possible."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator
 
+from airflow_horsies.core.submission import TaskInstanceKey
+from airflow_horsies.core.task import LIVE_STATES, CancelOutcome, TaskState
+from airflow_horsies.db.statement import Script, Statement, sql_text
 from airflow_horsies.ledger.schema import PACKAGE, read_version
 from airflow_horsies.ledger.submissions import key_of
-from airflow_horsies.models import LIVE_STATES, CancelOutcome, TaskInstanceKey, TaskState
-from airflow_horsies.wire.scripts import cancel_task, read_states
-from airflow_horsies.wire.statement import Script, Statement, sql_text
+from airflow_horsies.wire.cancelling import cancel_task
+from airflow_horsies.wire.reading import read_states
 from airflow_horsies.wire.statements import Wire
 
-# In one transaction: horsies takes a lock for each, of which the server has some thousands in all.
+# Per transaction: horsies takes a lock per task, and the server has some thousands of locks in total.
 CANCELS_AT_ONCE = 100
-# Far more than any submitter takes between two statements.
+# Far longer than any submitter pauses between two statements.
 MOST_IDLE_SECONDS = 60
-# The version of the ledger that has requests and knows who shares a task.
+# The first version of the ledger with cancel requests and shared tasks.
 SINCE = 4
 
 
 def pages(task_ids: Collection[str]) -> Iterator[list[str]]:
-    """So many at a time as one transaction may cancel, in the order of the ids."""
+    """The ids in order, in pages that one transaction may cancel."""
     ordered = sorted(task_ids)
     for start in range(0, len(ordered), CANCELS_AT_ONCE):
         yield ordered[start : start + CANCELS_AT_ONCE]
 
 
-def cancel_and_signal(
+def cancel_task_and_signal(
     wire: Wire, task_id: str, *, states: Collection[TaskState] = LIVE_STATES, has_signals: bool = True
 ) -> Script[CancelOutcome]:
-    """Cancel, and tell a task that is running to stop: horsies alone would let its code run on."""
+    """Cancel a task and signal running code to stop: horsies alone would let the code run."""
     outcome, found = yield from cancel_task(wire, task_id, states=states)
     if has_signals and outcome is CancelOutcome.CANCELLED and found is TaskState.RUNNING:
         yield Statement(sql_text(PACKAGE, "record_signal"), {"horsies_task_id": task_id, "signal": "CANCEL"})
     return outcome
 
 
-def cancel_many_and_signal(
+def cancel_tasks_and_signal(
     wire: Wire, task_ids: Collection[str], *, has_signals: bool = True
 ) -> Script[dict[str, CancelOutcome]]:
-    """Cancel those that are live; in the order of their ids, so that two of these cannot deadlock."""
+    """Cancel the live tasks, in the order of their ids to avoid deadlocks."""
     outcomes: dict[str, CancelOutcome] = {}
     for task_id, state in sorted((yield from read_states(wire, task_ids)).items()):
         if state is TaskState.CANCELLED:
@@ -48,24 +50,24 @@ def cancel_many_and_signal(
         elif state.is_terminal:
             outcomes[task_id] = CancelOutcome.ALREADY_FINISHED
         else:
-            outcomes[task_id] = yield from cancel_and_signal(wire, task_id, has_signals=has_signals)
+            outcomes[task_id] = yield from cancel_task_and_signal(wire, task_id, has_signals=has_signals)
     return outcomes
 
 
-def cancel_in_any_ledger(
+def cancel_task_in_any_ledger(
     wire: Wire, task_id: str, *, states: Collection[TaskState] = LIVE_STATES
 ) -> Script[CancelOutcome]:
-    """Cancelling is never refused for the version of the ledger, nor does it migrate; without one nobody listens."""
+    """Cancel with a ledger of any version, without a migration; without a ledger there are no signals."""
     has_signals = (yield from read_version()) > 0
-    return (yield from cancel_and_signal(wire, task_id, states=states, has_signals=has_signals))
+    return (yield from cancel_task_and_signal(wire, task_id, states=states, has_signals=has_signals))
 
 
-def cancel_many_in_any_ledger(wire: Wire, task_ids: Collection[str]) -> Script[dict[str, CancelOutcome]]:
+def cancel_tasks_in_any_ledger(wire: Wire, task_ids: Collection[str]) -> Script[dict[str, CancelOutcome]]:
     has_signals = (yield from read_version()) > 0
-    return (yield from cancel_many_and_signal(wire, task_ids, has_signals=has_signals))
+    return (yield from cancel_tasks_and_signal(wire, task_ids, has_signals=has_signals))
 
 
-def release(
+def release_tasks(
     wire: Wire,
     namespace: str,
     task_instance: TaskInstanceKey,
@@ -74,15 +76,15 @@ def release(
     try_number: int | None = None,
     later: bool = False,
 ) -> Script[dict[str, CancelOutcome]]:
-    """The task instance no longer wants these tasks; those that nobody else wants are cancelled. In a ledger of any
-    version, at once or, where horsies cannot record a cancelled task now, later.
+    """Release the tasks of a task instance and cancel those that no one else needs. Works with a ledger of any version,
+    at once or, if horsies cannot record a cancelled task now, later.
 
-    :param try_number: the try that lets go, of its own accord: it does nothing where a later one wants them.
-    :param later: only write down what is to be cancelled, as for many or where horsies cannot record it.
+    :param try_number: the try that releases the tasks; it does nothing if a later try needs them.
+    :param later: only record the request, for many tasks or if horsies cannot record a cancel now.
     """
     version = yield from read_version()
     if version < SINCE:
-        return (yield from cancel_many_and_signal(wire, task_ids, has_signals=version > 0))
+        return (yield from cancel_tasks_and_signal(wire, task_ids, has_signals=version > 0))
     if try_number is not None and (yield from _has_later_try(namespace, task_instance, task_ids, try_number)):
         return dict.fromkeys(task_ids, CancelOutcome.STILL_WANTED)
     if wire.schema.worker_has_started and not later:
@@ -106,7 +108,7 @@ def _has_later_try(
 
 
 def lock_task_instance(namespace: str, task_instance: TaskInstanceKey) -> Script[None]:
-    """Whoever submits for the task instance, or lets go of what it submitted, comes one after the other."""
+    """Serialise submissions and releases of a task instance."""
     key = json.dumps(list(key_of(namespace, task_instance).values()))
     yield Statement(sql_text(PACKAGE, "lock_task_instance"), {"key": key, "idle_seconds": MOST_IDLE_SECONDS})
 
@@ -123,22 +125,22 @@ def _release_later(
 def cancel_unless_shared(
     wire: Wire, namespace: str, task_instance: TaskInstanceKey, task_ids: Collection[str]
 ) -> Script[dict[str, CancelOutcome]]:
-    """The task instance no longer wants these tasks; those that no other one wants are cancelled."""
-    ours = yield from _let_go(namespace, task_instance, task_ids)
+    """Release the tasks of a task instance and cancel those that no other task instance needs."""
+    ours = yield from _release(namespace, task_instance, task_ids)
     outcomes = dict.fromkeys(set(task_ids) - ours, CancelOutcome.STILL_WANTED)
-    return outcomes | (yield from cancel_many_and_signal(wire, ours))
+    return outcomes | (yield from cancel_tasks_and_signal(wire, ours))
 
 
 def request_cancel(namespace: str, task_instance: TaskInstanceKey, task_ids: Collection[str]) -> Script[set[str]]:
-    """As :func:`cancel_unless_shared`, where horsies cannot record a cancelled task now: it is done later."""
-    ours = yield from _let_go(namespace, task_instance, task_ids)
+    """As :func:`cancel_unless_shared`, but later, if horsies cannot record a cancelled task now."""
+    ours = yield from _release(namespace, task_instance, task_ids)
     if ours:
         yield Statement(sql_text(PACKAGE, "request_cancel"), {"ids": sorted(ours)})
     return ours
 
 
 def carry_out_requests(wire: Wire, ids: Collection[str] | None = None) -> Script[dict[str, CancelOutcome]]:
-    """Cancel some of what could not be cancelled when that was asked for; the outcome of each.
+    """Carry out a page of the requested cancels; returns the outcomes by id.
 
     :param ids: only these.
     """
@@ -149,18 +151,18 @@ def carry_out_requests(wire: Wire, ids: Collection[str] | None = None) -> Script
         {"limit": CANCELS_AT_ONCE, "ids": None if ids is None else sorted(ids)},
     )
     taken = [row["horsies_task_id"] for row in rows]
-    return (yield from cancel_many_and_signal(wire, taken)) if taken else {}
+    return (yield from cancel_tasks_and_signal(wire, taken)) if taken else {}
 
 
 def lock_shared_tasks(task_ids: Collection[str]) -> Script[set[str]]:
-    """Nobody lets go of these, or takes them up, until the end of the transaction; those that are to be cancelled."""
+    """Lock shared tasks until the end of the transaction; returns those with a cancel request."""
     yield Statement(sql_text(PACKAGE, "lock_shared_tasks"), {"ids": sorted(task_ids)})
     rows = yield Statement(sql_text(PACKAGE, "find_cancel_requests"), {"ids": sorted(task_ids)})
     return {row["horsies_task_id"] for row in rows}
 
 
-def _let_go(namespace: str, task_instance: TaskInstanceKey, task_ids: Collection[str]) -> Script[set[str]]:
-    """Those of the tasks that nobody else wants."""
+def _release(namespace: str, task_instance: TaskInstanceKey, task_ids: Collection[str]) -> Script[set[str]]:
+    """Release the tasks; returns those that no one else needs."""
     params = {**key_of(namespace, task_instance), "ids": sorted(task_ids)}
     yield Statement(sql_text(PACKAGE, "lock_shared_tasks"), {"ids": params["ids"]})
     yield Statement(sql_text(PACKAGE, "release_submissions"), params)

@@ -1,13 +1,13 @@
-"""What a check asks about our own tables."""
+"""Queries of the health check about our own tables."""
 
 from __future__ import annotations
 
+from airflow_horsies.db.statement import Script, Statement, sql_text
 from airflow_horsies.ledger.schema import PACKAGE
 from airflow_horsies.wire.checks import MissingPrivilege
-from airflow_horsies.wire.statement import Script, Statement, sql_text
 
 
 def find_missing_privileges() -> Script[list[MissingPrivilege]]:
-    """What of submitting this user may not do."""
+    """The privileges that this user lacks for submitting."""
     rows = yield Statement(sql_text(PACKAGE, "find_missing_privileges"))
     return [MissingPrivilege(purpose="submit", missing=row["missing"], remedy=row["remedy"]) for row in rows]

@@ -1,14 +1,14 @@
-"""What task instances of a deployment submitted, for people to see; the view known_submissions knows what is latest."""
+"""The submissions of a deployment, for display; the view known_submissions defines the latest."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from airflow_horsies.core.submission import Submission, TaskInstanceKey
+from airflow_horsies.db.statement import Script, Statement, sql_text
 from airflow_horsies.ledger.schema import PACKAGE
 from airflow_horsies.ledger.submissions import decode_submission, is_same_deployment, key_of
-from airflow_horsies.models import Submission, TaskInstanceKey
-from airflow_horsies.wire.statement import Script, Statement, sql_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Deployment:
 
 @dataclass(frozen=True, slots=True)
 class LatestIds:
-    """The ids of tasks in the order of their positions, as an array in the words of Postgres."""
+    """Task ids in the order of their positions, as a Postgres array in text form."""
 
     count: int
     array: str
@@ -41,7 +41,7 @@ def read_latest_ids(deployment: Deployment, key: TaskInstanceKey) -> Script[Late
 def read_latest(
     deployment: Deployment, key: TaskInstanceKey, *, ids: Collection[str] | None = None
 ) -> Script[list[Submission]]:
-    """What the task instance submitted last, by position; those of the given ids, or all."""
+    """The last submission of the task instance, by position; all items, or those with the given ids."""
     wanted = None if ids is None else list(ids)
     rows = yield Statement(sql_text(PACKAGE, "read_latest"), {**deployment.params(key), "ids": wanted})
     return [decode_submission(row) for row in rows]
@@ -56,7 +56,7 @@ def read_rounds(
     round_: int | None = None,
     limit: int,
 ) -> Script[list[Submission]]:
-    """What the task instance submitted under a position, in all of its lives or in one, newest first."""
+    """The submissions of a task instance at a position, in one life or in all, newest first."""
     which = {"position": position, "life": life, "round": round_, "limit": limit}
     rows = yield Statement(sql_text(PACKAGE, "read_rounds"), {**deployment.params(key), **which})
     return [decode_submission(row) for row in rows]

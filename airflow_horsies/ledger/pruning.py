@@ -1,6 +1,6 @@
-"""How our tables stay small: what belongs to tasks that horsies no longer keeps goes, and so do old log lines.
+"""Prunes our tables: records of tasks that horsies no longer keeps, and old log lines.
 
-A page of ids is looked at in a transaction of its own, so that nobody waits for a pruner for longer than that takes.
+Every page of ids is a transaction of its own, so that pruning blocks other processes only briefly.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
+from airflow_horsies.db.statement import Script, Statement, sql_text
 from airflow_horsies.ledger.schema import PACKAGE
-from airflow_horsies.wire.scripts import read_statuses
-from airflow_horsies.wire.statement import Script, Statement, sql_text
+from airflow_horsies.wire.reading import read_statuses
 from airflow_horsies.wire.statements import Wire
 
-# The version of the ledger that has all the tables pruned here.
+# The first version of the ledger with all tables of this module.
 SINCE = 4
 PAGE_IDS = 500
 PAGE_LINES = 5_000
@@ -22,10 +22,10 @@ PRUNE_AFTER = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PruneRule:
-    """What may go.
+    """What to remove.
 
-    :param older_than: records of tasks that horsies no longer keeps go this long after their last sign of life.
-    :param lines_older_than: log lines of any task go at this age; None leaves them to their task.
+    :param older_than: remove records of tasks that horsies no longer keeps this long after their last activity.
+    :param lines_older_than: remove log lines of any task at this age; None keeps them with their task.
     """
 
     older_than: timedelta = PRUNE_AFTER
@@ -34,9 +34,9 @@ class PruneRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrunedPage:
-    """What went with one page.
+    """What one page removed.
 
-    :param last_id: what the next page comes after.
+    :param last_id: the next page starts after this id.
     :param is_last: whether there is no next page.
     """
 
@@ -47,7 +47,7 @@ class PrunedPage:
 
 
 def prune_page(wire: Wire, rule: PruneRule, *, after: str | None) -> Script[PrunedPage | None]:
-    """Prune the next page of ids; None where somebody else prunes at this moment."""
+    """Prune the next page of ids; None if another process is pruning."""
     yield Statement(sql_text(PACKAGE, "limit_pruning"))
     (lock,) = yield Statement(sql_text(PACKAGE, "lock_pruning"))
     if not lock["locked"]:
@@ -63,7 +63,7 @@ def prune_page(wire: Wire, rule: PruneRule, *, after: str | None) -> Script[Prun
     gone = [task_id for task_id in old if task_id not in kept]
     lines = yield from _prune_lines(rule, [row["horsies_task_id"] for row in rows], gone)
     if lines == PAGE_LINES:
-        # There may be more of them: the same page once again.
+        # There may be more lines: repeat the same page.
         return PrunedPage(lines=lines, last_id=after)
     submissions = (yield from _prune_tasks(rule, gone)) if gone else 0
     return PrunedPage(submissions=submissions, lines=lines, last_id=rows[-1]["horsies_task_id"])

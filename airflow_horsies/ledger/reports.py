@@ -1,22 +1,22 @@
-"""Reports that tasks made: a worker writes them, Airflow's web server shows them."""
+"""Reports that tasks produced: a worker writes them, the web server of Airflow shows them."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from airflow_horsies.core.report import Report
+from airflow_horsies.db.statement import Script, Statement, sql_text
 from airflow_horsies.ledger.schema import PACKAGE
-from airflow_horsies.models import Report
-from airflow_horsies.wire.statement import Script, Statement, sql_text
 
-# The version of the ledger that has the table.
+# The first version of the ledger with this table.
 SINCE = 3
 KEEP = 100
-# Of all names together.
+# For all names together.
 KEEP_OF_ALL = 1_000
 
 
 def save_report(report: Report, page: str) -> Script[None]:
-    """Write it, in the place of one of the same name and period; only the newest are kept."""
+    """Write a report, replacing one of the same name and period; only the newest are kept."""
     yield Statement(
         sql_text(PACKAGE, "save_report"),
         {
@@ -31,7 +31,7 @@ def save_report(report: Report, page: str) -> Script[None]:
 
 
 def list_reports(*, limit: int = KEEP) -> Script[list[Report]]:
-    """The newest first."""
+    """The reports, newest first."""
     rows = yield Statement(sql_text(PACKAGE, "list_reports"), {"limit": limit})
     return [
         Report(
@@ -46,7 +46,7 @@ def list_reports(*, limit: int = KEEP) -> Script[list[Report]]:
 
 
 def read_report(name: str, period_start: datetime, period_end: datetime) -> Script[str | None]:
-    """Its page, if there is such a report."""
+    """The page of a report, if it exists."""
     rows = yield Statement(
         sql_text(PACKAGE, "read_report"), {"name": name, "period_start": period_start, "period_end": period_end}
     )

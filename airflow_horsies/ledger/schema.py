@@ -1,4 +1,4 @@
-"""Numbered migrations of our own tables, applied once whoever comes first."""
+"""Numbered migrations of our own tables; the first process applies them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from functools import cache
 from importlib.resources import files
 from typing import TypeVar
 
+from airflow_horsies.db.statement import Script, Statement, sql_text
 from airflow_horsies.exceptions import LedgerNewer, LedgerOutdated
-from airflow_horsies.wire.statement import Script, Statement, sql_text
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ def latest_version() -> int:
 
 @dataclass(frozen=True, slots=True)
 class LedgerVersion:
-    """How far the tables are migrated; ``min_writer`` is the oldest version whose release may still submit."""
+    """The version of the tables; ``min_writer`` is the oldest version whose release may still submit."""
 
     number: int
     min_writer: int = 1
@@ -59,21 +59,21 @@ def _read_recorded_version() -> Script[LedgerVersion]:
 
 
 def read_version() -> Script[int]:
-    """The version of the database's ledger; 0 where it has none."""
+    """The version of the ledger of the database; 0 if it has none."""
     return (yield from read_ledger_version()).number
 
 
 def read_since(version: int, script: Script[T], otherwise: T) -> Script[T]:
-    """What the script reads, where the ledger is of that version or a later one."""
+    """The result of the script if the ledger has at least that version."""
     if (yield from read_version()) < version:
         return otherwise
     return (yield from script)
 
 
 def migrate() -> Script[list[Migration]]:
-    """Bring the ledger up to date and return what was applied; refuses one that this release may not write."""
+    """Migrate the ledger and return the applied migrations; refuse a ledger that this release must not write."""
     (table,) = yield Statement(sql_text(PACKAGE, "find_migrations_table"))
-    # Who has read a table that is to be altered, and then waits for the lock, waits for whoever waits for the table.
+    # Not read here if the table may be altered: reading it and then waiting for the lock could deadlock.
     if table["has_min_writer"]:
         version = yield from _read_recorded_version()
         if version.number >= latest_version():
@@ -92,29 +92,30 @@ def migrate() -> Script[list[Migration]]:
 
 
 def create() -> Script[list[Migration]]:
-    """As :func:`migrate`, only where there is nothing: a worker does not choose the moment of an upgrade."""
+    """As :func:`migrate`, only if there is no ledger: a worker does not choose the moment of an upgrade."""
     if (yield from read_version()):
         return []
     return (yield from migrate())
 
 
 def require_migrated() -> Script[list[Migration]]:
-    """As :func:`migrate`, where somebody else is to choose the moment: nothing is applied."""
+    """As :func:`migrate`, without applying anything: an administrator chooses the moment."""
     version = yield from read_ledger_version()
     require_writable(version)
     if version.number < latest_version():
         raise LedgerOutdated(
-            f"the airflow_horsies tables are at version {version.number}, and this release needs {latest_version()}. "
-            "They are not migrated by themselves here ([horsies] auto_migrate is off): run 'airflow horsies db migrate'"
+            f"The airflow_horsies tables are at version {version.number}, and this release needs {latest_version()}. "
+            "They are not migrated automatically, because [horsies] auto_migrate is off. Run 'airflow horsies db "
+            "migrate'."
         )
     return []
 
 
 def require_writable(version: LedgerVersion) -> None:
-    """A newer ledger is written as long as it says that this release still may."""
+    """Refuse a newer ledger unless it allows this release to write."""
     if version.min_writer > latest_version():
         raise LedgerNewer(
-            f"the airflow_horsies tables are at version {version.number}, and this release knows only "
-            f"{latest_version()}: it can read and cancel, but not submit. Upgrade airflow-horsies here to the release "
-            "that migrated them"
+            f"The airflow_horsies tables are at version {version.number}, and this release supports only "
+            f"{latest_version()}. It can read and cancel, but not submit. Upgrade airflow-horsies to the release that "
+            "migrated them."
         )

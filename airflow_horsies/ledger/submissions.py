@@ -1,38 +1,39 @@
-"""Which task instance sent which horsies task: what readers ask for."""
+"""Reads which task instance sent which horsies task."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import UTC
 
+from airflow_horsies.core.paging import Slice
+from airflow_horsies.core.submission import Submission, TaskInstanceKey
+from airflow_horsies.db.statement import Row, Script, Statement, sql_text
 from airflow_horsies.ledger.schema import PACKAGE
-from airflow_horsies.models import Slice, Submission, TaskInstanceKey
-from airflow_horsies.wire.statement import Row, Script, Statement, sql_text
 
-# The version of the ledger whose readers know the latest submission.
+# The first version of the ledger that marks the latest submission.
 SINCE = 4
 
 
 def is_same_deployment(one: str, other: str) -> bool:
-    """Whether two base URLs can be of one deployment; those that have none are told apart by their namespace."""
+    """Whether two base URLs may belong to one deployment; without a URL, the namespace decides."""
     return not one or not other or one == other
 
 
 def read_submissions(namespace: str, base_url: str, task_instance: TaskInstanceKey) -> Script[list[Submission]]:
-    """Everything a task instance of a deployment ever submitted, oldest first."""
+    """All submissions of a task instance of a deployment, oldest first."""
     params = {**key_of(namespace, task_instance), "base_url": base_url}
     rows = yield Statement(sql_text(PACKAGE, "read_submissions"), params)
     return [decode_submission(row) for row in rows]
 
 
 def read_submissions_of_task(horsies_task_id: str) -> Script[list[Submission]]:
-    """Which task instances stand behind a horsies task."""
+    """The task instances that submitted a horsies task."""
     rows = yield Statement(sql_text(PACKAGE, "read_submissions_of_task"), {"horsies_task_id": horsies_task_id})
     return [decode_submission(row) for row in rows]
 
 
 def read_submissions_of_tasks(ids: Collection[str]) -> Script[list[Submission]]:
-    """Which task instances stand behind horsies tasks, newest first, and whether each has submitted anew since."""
+    """The task instances that submitted these horsies tasks, newest first, and whether a newer submission exists."""
     rows = yield Statement(sql_text(PACKAGE, "read_submissions_of_tasks"), {"ids": list(ids)})
     return [decode_submission(row) for row in rows]
 
@@ -40,20 +41,20 @@ def read_submissions_of_tasks(ids: Collection[str]) -> Script[list[Submission]]:
 def read_submissions_of_run(
     namespace: str, base_url: str, dag_id: str, run_id: str, *, limit: int
 ) -> Script[list[Submission]]:
-    """What each task instance of a DAG run submitted last."""
+    """The last submissions of the task instances of a DAG run."""
     run = {"namespace": namespace, "base_url": base_url, "dag_id": dag_id, "run_id": run_id}
     rows = yield Statement(sql_text(PACKAGE, "read_submissions_of_run"), {**run, "limit": limit})
     return [decode_submission(row) for row in rows]
 
 
 def change_base_url(namespace: str, *, old: str, new: str) -> Script[int]:
-    """The deployment moved: its submissions stay its own. Returns how many there were."""
+    """Assign the submissions of a deployment to its new address; returns their number."""
     rows = yield Statement(sql_text(PACKAGE, "change_base_url"), {"namespace": namespace, "old": old, "new": new})
     return len(rows)
 
 
 def scan_submissions(part: Slice) -> Statement:
-    """The rows of a slice, cut by the time of submission."""
+    """The rows of a slice, by the time of submission."""
     return Statement(sql_text(PACKAGE, "scan_submissions"), part.params)
 
 

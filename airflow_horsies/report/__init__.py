@@ -1,4 +1,4 @@
-"""The reliability report: what horsies' history tells of success, retries, waiting and running, week by week.
+"""The reliability report: success rates, retries, waiting and run times from horsies' history.
 
 .. code-block:: python
 

@@ -21,9 +21,9 @@ class Figures:
 
     :param groups: how the tasks of a group ended, and percentiles of how long they waited and ran. A group is a DAG, a
         task, a queue or everything (``dimension``, ``value``), on a day or, where ``day`` is null, in the whole period.
-    :param errors: how often which error code was met in a group.
-    :param slowest: the attempts that took longest.
-    :param workers: what each worker did.
+    :param errors: how often each error code occurred in a group.
+    :param slowest: the attempts with the longest run times.
+    :param workers: attempts, failures and busy time of each worker.
     """
 
     groups: DataFrame
@@ -34,8 +34,8 @@ class Figures:
 
 def compute_figures(tasks: DataFrame, attempts: DataFrame) -> Figures:
     """
-    :param tasks: as :func:`ended_tasks` gives them.
-    :param attempts: as :func:`attempts_of` gives them.
+    :param tasks: the result of :func:`ended_tasks`.
+    :param attempts: the result of :func:`attempts_of`.
     """
     return Figures(
         groups=_groups(tasks, attempts),
@@ -71,9 +71,9 @@ def ended_tasks(spark: SparkSession, start: datetime, end: datetime) -> DataFram
 
 
 def attempts_of(spark: SparkSession, tasks: DataFrame, end: datetime) -> DataFrame:
-    """The attempts at those tasks, each with what its task brings along.
+    """The attempts at those tasks, joined with columns of the task.
 
-    Read after the tasks: those have ended, so all their attempts are there.
+    They are read after the tasks. The tasks have ended, so their attempts are complete.
     """
     columns = ("task_id", "attempt", "outcome", "will_retry", "error_code", "started_at", "finished_at", "worker_id")
     reader = _read(spark, "attempts", *columns, "hostname").option("until", end.isoformat())
@@ -108,7 +108,7 @@ def attempts_of(spark: SparkSession, tasks: DataFrame, end: datetime) -> DataFra
         f.col("attempt_error_code").alias("error_code"),
         "started_at",
         _seconds("started_at", "attempt_finished_at").alias("run_seconds"),
-        # How long a task waits is told by its first attempt.
+        # Only the first attempt has the waiting time of a task.
         f.when(f.col("attempt") == 1, _seconds("sent_at", "started_at")).alias("wait_seconds"),
         "worker_id",
         "hostname",
@@ -116,12 +116,12 @@ def attempts_of(spark: SparkSession, tasks: DataFrame, end: datetime) -> DataFra
 
 
 def _read(spark: SparkSession, table: str, *columns: str) -> DataFrameReader:
-    """Only these columns are fetched: arguments and results can be large."""
+    """Read only these columns, as arguments and results can be large."""
     return spark.read.format("horsies").options(table=table, columns=",".join(columns))
 
 
 def _senders(spark: SparkSession) -> DataFrame:
-    """The first task instance that sent a task; one whose key was used before adopts the task of another."""
+    """The first task instance that sent each task; later ones with the same idempotency key adopted it."""
     sent = f.struct("submitted_at", "dag_id", "run_id", "task_id", "map_index")
     columns = ("horsies_task_id", "submitted_at", "dag_id", "run_id", "task_id", "map_index")
     first = _read(spark, "submissions", *columns).load().groupBy("horsies_task_id").agg(f.min(sent).alias("sent"))
@@ -133,7 +133,7 @@ def _seconds(start: str, end: str) -> Column:
 
 
 def _in_every_group(frame: DataFrame) -> DataFrame:
-    """Each row once for every group it belongs to."""
+    """One copy of each row for every group it belongs to."""
     groups = [("all", f.lit("")), ("dag", f.col("dag_id")), ("task", f.col("task_name")), ("queue", f.col("queue"))]
     return (
         frame.withColumn("group", f.explode(f.array(*(_group(name, value) for name, value in groups))))
@@ -168,14 +168,14 @@ def _groups(tasks: DataFrame, attempts: DataFrame) -> DataFrame:
 
 
 def _percentiles(what: str) -> list[Column]:
-    """Exact ones, between the two nearest values where none is in the place, as Postgres' percentile_cont has them."""
+    """Exact percentiles, interpolated between the two nearest values like percentile_cont of Postgres."""
     column = f"{what}_seconds"
-    return [f.percentile(column, each).alias(f"{what}_p{round(each * 100)}") for each in PERCENTILES]
+    return [f.percentile(column, rank).alias(f"{what}_p{round(rank * 100)}") for rank in PERCENTILES]
 
 
 def _errors(tasks: DataFrame, attempts: DataFrame) -> DataFrame:
     failed = attempts.where(f.col("outcome") != "COMPLETED")
-    # One that expired, was cancelled or could not even be begun.
+    # Tasks that expired, were cancelled or could not start.
     without_attempt = tasks.where(f.col("state") != "COMPLETED").join(
         failed.where(~f.col("will_retry")), "horsies_task_id", "left_anti"
     )

@@ -1,4 +1,4 @@
-"""A report as one HTML page that needs nothing else: no script, no file, no network."""
+"""The report as a self-contained HTML page without scripts, other files or network access."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from airflow_horsies.report.plots import Scale, Series, bars, lines
 
 Row = Mapping[str, Any]
-MOST_ROWS = 50
+MAX_ROWS = 50
 NOTHING = "\u2013"
 STATES = ("completed", "failed", "expired", "cancelled")
 PERCENTILES = (("p50", "running"), ("p95", "expired"), ("p99", "failed"))
@@ -23,15 +23,15 @@ RUN_COLUMN = "Run p50 / p95 / p99"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Period:
-    """From ``start`` on, up to ``end``."""
+    """From ``start``, inclusive, to ``end``, exclusive."""
 
     start: datetime
     end: datetime
 
     @property
     def key(self) -> str:
-        """Fit for the name of a folder."""
-        return "--".join(f"{each.astimezone(UTC):%Y-%m-%dT%H%M%S}" for each in (self.start, self.end))
+        """A name that can be used for a folder."""
+        return "--".join(f"{instant.astimezone(UTC):%Y-%m-%dT%H%M%S}" for instant in (self.start, self.end))
 
     @property
     def days(self) -> list[date]:
@@ -48,7 +48,7 @@ def render_page(
     workers: Sequence[Row],
     made_at: datetime,
 ) -> str:
-    """The rows are those of Figures."""
+    """Render the rows of Figures."""
     whole = [row for row in groups if row["day"] is None]
     of_days = [row for row in groups if row["day"] is not None and row["dimension"] == "all"]
     total = next((row for row in whole if row["dimension"] == "all"), None)
@@ -94,9 +94,9 @@ def _file(name: str) -> str:
 def _tiles(total: Row, workers: Sequence[Row]) -> str:
     bad = total["tasks"] - total["completed"]
     tiles = [
-        ("Tasks that ended", number(total["tasks"]), f"{number(bad)} of them not completed"),
+        ("Tasks that ended", number(total["tasks"]), f"{number(bad)} not completed"),
         ("Success rate", percent(total["success_rate"]), f"{number(total['completed'])} completed"),
-        ("Retries", number(total["retries"]), f"tasks healed by one: {number(total['healed'])}"),
+        ("Retries", number(total["retries"]), f"completed after a retry: {number(total['healed'])}"),
         ("Wait, p95", seconds(total["wait_p95"]), f"median {seconds(total['wait_p50'])}"),
         ("Run time, p95", seconds(total["run_p95"]), f"median {seconds(total['run_p50'])}"),
         ("Workers", number(len({row["worker_id"] for row in workers})), f"{number(total['attempts'])} attempts"),
@@ -128,7 +128,7 @@ def _plots(period: Period, rows: Sequence[Row]) -> str:
     ]
     for title, what in (("Wait, from sending to the first attempt", "wait"), ("Run time of attempts", "run")):
         series = [Series(name, colour, values(f"{what}_{name}")) for name, colour in PERCENTILES]
-        scale = Scale.over_powers(value for each in series for value in each.values)
+        scale = Scale.over_powers(value for one in series for value in one.values)
         plots.append(lines(title, labels, series, seconds, scale))
     return f'<section><h2>By day</h2><div class="plots">{"".join(plots)}</div></section>'
 
@@ -142,14 +142,14 @@ def _errors(rows: Sequence[Row]) -> str:
             escape(number(row["tasks"])),
             escape(number(row["retried"])),
         ]
-        for row in rows[:MOST_ROWS]
+        for row in rows[:MAX_ROWS]
     ]
-    return _section("Error codes", ("Code", "Times", "Tasks", "Of them retried"), cells, len(rows), "Nothing failed.")
+    return _section("Error codes", ("Code", "Times", "Tasks", "Retried"), cells, len(rows), "Nothing failed.")
 
 
 def _group_table(title: str, rows: Sequence[Row]) -> str:
     rows = sorted(rows, key=lambda row: (-row["tasks"], row["value"]))
-    cells = [[f"<code>{escape(row['value'])}</code>", *_group_cells(row)] for row in rows[:MOST_ROWS]]
+    cells = [[f"<code>{escape(row['value'])}</code>", *_group_cells(row)] for row in rows[:MAX_ROWS]]
     return _section(title, (title[:-1], *GROUP_COLUMNS, RUN_COLUMN), cells, len(rows))
 
 
@@ -213,18 +213,22 @@ def _workers(rows: Sequence[Row]) -> str:
         for (hostname, worker_id), (attempts, failed, busy) in sorted(sums.items(), key=lambda item: -item[1][2])
     ]
     columns = ("Host", "Worker", "Attempts", "Not completed", "Busy", "Share of the work")
-    return _section("Workers", columns, cells[:MOST_ROWS], len(cells), "No worker made an attempt.")
+    return _section("Workers", columns, cells[:MAX_ROWS], len(cells), "No worker made an attempt.")
 
 
 def _section(
     title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], found: int, empty: str = "None."
 ) -> str:
-    """The cells are markup already."""
+    """Render a table; the cells are already HTML."""
     if not rows:
         return f"<section><h2>{escape(title)}</h2><p>{escape(empty)}</p></section>"
     head = "".join(f'<th scope="col">{escape(column)}</th>' for column in columns)
     body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
-    more = f"<p>The first {len(rows)} of {number(found)}; the parquet files have all.</p>" if found > len(rows) else ""
+    more = (
+        f"<p>The first {len(rows)} of {number(found)} rows. The Parquet files contain all rows.</p>"
+        if found > len(rows)
+        else ""
+    )
     return (
         f'<section><h2>{escape(title)}</h2><div class="scroll"><table><thead><tr>{head}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>{more}</section>"
@@ -244,7 +248,7 @@ def number(value: float) -> str:
 
 
 def percent(part: float | None) -> str:
-    """100 % only where it is all of them."""
+    """Shows 100 % only if the part is exactly 1."""
     if part is None:
         return NOTHING
     rounded = f"{100 * part:.1f}"

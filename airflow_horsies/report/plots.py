@@ -1,4 +1,4 @@
-"""Small plots as SVG, in the colours of the page around them."""
+"""Small SVG plots in the colours of the page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Unit = Callable[[float], str]
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The values of one name, a place each; None is a gap. The name is also the class of its colour."""
+    """The values of one series by place; None is a gap. ``colour`` is a CSS class."""
 
     name: str
     colour: str
@@ -28,20 +28,20 @@ class Series:
 
 def bars(title: str, labels: Sequence[str], series: Sequence[Series], unit: Unit) -> str:
     """Stacked bars."""
-    totals = [sum(each.values[at] or 0 for each in series) for at in range(len(labels))]
+    totals = [sum(one.values[at] or 0 for one in series) for at in range(len(labels))]
     frame = _Frame(labels, Scale.up_to(max(totals, default=0)), unit)
     width = frame.step * 0.62
     shapes = []
     for at, label in enumerate(labels):
         below = 0.0
-        for each in series:
-            value = each.values[at] or 0
+        for one in series:
+            value = one.values[at] or 0
             if value:
                 top = frame.y(below + value)
                 shapes.append(
-                    f'<rect class="{each.colour}" x="{frame.x(at) - width / 2:.1f}" y="{top:.1f}" '
+                    f'<rect class="{one.colour}" x="{frame.x(at) - width / 2:.1f}" y="{top:.1f}" '
                     f'width="{width:.1f}" height="{max(frame.y(below) - top, 0.5):.1f}">'
-                    f"<title>{escape(f'{label}: {each.name} {unit(value)}')}</title></rect>"
+                    f"<title>{escape(f'{label}: {one.name} {unit(value)}')}</title></rect>"
                 )
             below += value
     return _figure(title, series, frame, shapes)
@@ -51,13 +51,13 @@ def lines(title: str, labels: Sequence[str], series: Sequence[Series], unit: Uni
     """Lines with a dot at each value."""
     frame = _Frame(labels, scale, unit)
     shapes = []
-    for each in series:
-        for stretch in _stretches(each.values):
+    for one in series:
+        for stretch in _stretches(one.values):
             points = " ".join(f"{frame.x(at):.1f},{frame.y(value):.1f}" for at, value in stretch)
-            shapes.append(f'<polyline class="{each.colour}" points="{points}"/>')
+            shapes.append(f'<polyline class="{one.colour}" points="{points}"/>')
             shapes += [
-                f'<circle class="{each.colour}" cx="{frame.x(at):.1f}" cy="{frame.y(value):.1f}" r="3">'
-                f"<title>{escape(f'{labels[at]}: {each.name} {unit(value)}')}</title></circle>"
+                f'<circle class="{one.colour}" cx="{frame.x(at):.1f}" cy="{frame.y(value):.1f}" r="3">'
+                f"<title>{escape(f'{labels[at]}: {one.name} {unit(value)}')}</title></circle>"
                 for at, value in stretch
             ]
     return _figure(title, series, frame, shapes)
@@ -65,14 +65,14 @@ def lines(title: str, labels: Sequence[str], series: Sequence[Series], unit: Uni
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Where a value is between the lowest line (0) and the highest (1)."""
+    """Maps a value to a height between the lowest tick (0) and the highest (1)."""
 
     ticks: Sequence[float]
     is_logarithmic: bool = False
 
     @classmethod
     def up_to(cls, highest: float) -> Self:
-        """From zero to a round number."""
+        """A scale from zero to a round number."""
         if highest <= 0:
             return cls((0, 1))
         power = 10.0 ** math.floor(math.log10(highest))
@@ -81,7 +81,7 @@ class Scale:
 
     @classmethod
     def over_powers(cls, values: Iterable[float | None]) -> Self:
-        """Powers of ten around the values, which may be far apart."""
+        """A logarithmic scale of powers of ten around the values."""
         known = [value for value in values if value]
         low = math.floor(math.log10(min(known, default=1)))
         high = max(math.ceil(math.log10(max(known, default=1))), low + 1)
@@ -96,7 +96,7 @@ class Scale:
 
 
 class _Frame:
-    """Axes: places from left to right, values from the bottom up."""
+    """The axes: places from left to right, values from bottom to top."""
 
     def __init__(self, labels: Sequence[str], scale: Scale, unit: Unit) -> None:
         self.labels = labels
@@ -126,7 +126,7 @@ class _Frame:
 
 
 def _figure(title: str, series: Sequence[Series], frame: _Frame, shapes: Sequence[str]) -> str:
-    legend = "".join(f'<span><i class="{each.colour}"></i>{escape(each.name)}</span>' for each in series)
+    legend = "".join(f'<span><i class="{one.colour}"></i>{escape(one.name)}</span>' for one in series)
     drawn = "".join([*frame.shapes(), *shapes])
     return (
         f"<figure><figcaption>{escape(title)}<small>{legend}</small></figcaption>"
@@ -135,7 +135,7 @@ def _figure(title: str, series: Sequence[Series], frame: _Frame, shapes: Sequenc
 
 
 def _stretches(values: Sequence[float | None]) -> list[list[tuple[int, float]]]:
-    """The values between gaps, each with its place."""
+    """The runs of values between gaps, with their places."""
     stretches: list[list[tuple[int, float]]] = [[]]
     for at, value in enumerate(values):
         if value is not None:

@@ -1,4 +1,4 @@
-"""The task that makes the report, for an app of workers."""
+"""The worker task that makes the report."""
 
 from __future__ import annotations
 
@@ -14,21 +14,18 @@ from horsies import Horsies
 from pydantic import AwareDatetime
 from pyspark.sql import DataFrame, SparkSession
 
-from airflow_horsies.database import Session
-from airflow_horsies.ledger.reports import save_report
-from airflow_horsies.ledger.schema import migrate
-from airflow_horsies.models import Report
+from airflow_horsies.client.reporting import WorkerClient
+from airflow_horsies.core.environment import REPORT_FOLDER
+from airflow_horsies.core.report import Report
 from airflow_horsies.report.figures import Figures, attempts_of, compute_figures, ended_tasks
 from airflow_horsies.report.page import Period, render_page
-from airflow_horsies.spark.connecting import find_database
-from airflow_horsies.wire.statement import Script
+from airflow_horsies.source.connecting import find_database
 from airflow_horsies.worker import TaskFault, progress, spark_task
 from airflow_horsies.worker.settings import SettingsError
 
 REPORT_TASK = "horsies.reliability_report"
 REPORT_NAME = "reliability"
-FOLDER = "HORSIES_REPORT_FOLDER"
-TABLES = tuple(each.name for each in fields(Figures))
+TABLES = tuple(field.name for field in fields(Figures))
 
 
 def add_report_task(app: Horsies, *, folder: str | None = None, name: str = REPORT_TASK, **options: Any) -> None:
@@ -40,38 +37,40 @@ def add_report_task(app: Horsies, *, folder: str | None = None, name: str = REPO
         app = horsies_app()
         add_report_task(app, folder="s3a://lake/horsies")
 
-    :param app: the app, as ``horsies_app`` makes it.
-    :param folder: where the figures are written as parquet; in a folder of the worker's machine also the page itself
+    :param app: the app made by ``horsies_app``.
+    :param folder: where the figures are written as Parquet files. A local folder also gets the HTML page
         [``HORSIES_REPORT_FOLDER``].
-    :param name: what operators call the task.
-    :param options: as those of ``spark_task``.
+    :param name: the name that operators use for the task.
+    :param options: options of ``spark_task``.
     """
-    place = folder or os.environ.get(FOLDER)
+    place = folder or os.environ.get(REPORT_FOLDER)
     if not place:
-        raise SettingsError(f"The report has no folder: give add_report_task() one, or set {FOLDER}.")
+        raise SettingsError(f"The report has no folder. Pass folder to add_report_task(), or set {REPORT_FOLDER}.")
 
     @spark_task(app, name, **options)
     def reliability_report(spark: SparkSession, *, start: AwareDatetime, end: AwareDatetime) -> dict[str, Any]:
-        """Of the tasks that ended from ``start`` on, before ``end``."""
+        """Report the tasks that ended from ``start``, inclusive, to ``end``, exclusive."""
         if end <= start:
-            raise TaskFault("BAD_INPUT", f"end ({end.isoformat()}) is not after start ({start.isoformat()})")
+            raise TaskFault(
+                "BAD_INPUT", f"Argument end must be after start: {end.isoformat()} is not after {start.isoformat()}."
+            )
         return write_report(spark, Period(start=start, end=end), place)
 
 
 def write_report(spark: SparkSession, period: Period, folder: str) -> dict[str, Any]:
-    """Compute the figures, write them below the folder, and hand the page to Airflow's web server."""
-    # A day is one of UTC.
+    """Compute the figures, write them to the folder, and store the page for Airflow's web server."""
+    # Days are in UTC.
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    progress(0, len(TABLES) + 1, "reading the tasks that ended")
+    progress(0, len(TABLES) + 1, "Reading the tasks that ended")
     tasks = ended_tasks(spark, period.start, period.end).cache()
     found = tasks.count()
     attempts = attempts_of(spark, tasks, period.end).cache()
-    print(f"{found:,} tasks ended from {period.start} to {period.end}")
+    print(f"{found:,} tasks ended from {period.start} to {period.end}.")
     figures = compute_figures(tasks, attempts)
     rows: dict[str, list[dict[str, Any]]] = {}
     for done, table in enumerate(TABLES, start=1):
-        progress(done, len(TABLES) + 1, f"computing the {table}")
+        progress(done, len(TABLES) + 1, f"Computing the {table}")
         rows[table] = _write_table(spark, getattr(figures, table), f"{folder}/{table}/period={period.key}")
     page = render_page(period, **rows, made_at=datetime.now(UTC))
     place = _write_page(page, folder, period)
@@ -88,14 +87,14 @@ def write_report(spark: SparkSession, period: Period, folder: str) -> dict[str, 
 
 
 def _write_table(spark: SparkSession, frame: DataFrame, uri: str) -> list[dict[str, Any]]:
-    """The rows are few: they are computed once, for the file and for the page."""
+    """Write a table and return its rows. They are few, so they are computed once for the file and the page."""
     rows = frame.collect()
     spark.createDataFrame(rows, frame.schema).coalesce(1).write.mode("overwrite").parquet(uri)
     return [row.asDict() for row in rows]
 
 
 def _write_page(page: str, folder: str, period: Period) -> str | None:
-    """Where it was written; None where the folder is none of this machine."""
+    """The path of the page; None if the folder is not local."""
     scheme = urlsplit(folder).scheme
     if scheme not in ("", "file"):
         return None
@@ -108,12 +107,8 @@ def _write_page(page: str, folder: str, period: Period) -> str | None:
 
 
 def _show_in_airflow(report: Report, page: str) -> None:
-    def script() -> Script[None]:
-        yield from migrate()
-        yield from save_report(report, page)
-
-    session = Session(find_database(None))
+    client = WorkerClient(find_database(None), is_limited=False)
     try:
-        session.run(script)
+        client.save_report(report, page)
     finally:
-        session.close()
+        client.close()

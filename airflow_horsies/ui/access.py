@@ -1,4 +1,4 @@
-"""Who may do what: Airflow decides, DAG by DAG."""
+"""Access rights: Airflow decides for each DAG."""
 
 from __future__ import annotations
 
@@ -13,36 +13,41 @@ from airflow.models.base import ID_LEN
 from airflow.providers.common.compat.sdk import conf
 from fastapi import Depends, HTTPException, Path, Request
 
+from airflow_horsies.core.submission import TaskInstanceKey
 from airflow_horsies.exceptions import InvalidTask
 from airflow_horsies.hook import HorsiesHook
-from airflow_horsies.models import TaskInstanceKey
 
 Method = Literal["GET", "PUT"]
 
 
 def conn_id() -> str:
-    """The connection of the api-server; an operator's own is not known to it."""
+    """The connection of the api-server. It does not know the connections of operators."""
     return conf.get("horsies", "conn_id", fallback="") or HorsiesHook.default_conn_name
 
 
-def refuse_what_names_no_dag(request: Request) -> None:
-    """Airflow reads the DAG id ``~`` as "any DAG"; its database takes no NUL, and its audit log no longer id."""
+def require_valid_path(request: Request) -> None:
+    """Airflow reads the DAG id ``~`` as "any DAG", its database accepts no NUL, and its audit log no longer ids."""
     too_long = any(len(value) > ID_LEN for value in request.path_params.values())
     if too_long or request.path_params.get("dag_id") == "~" or "\x00" in request.scope["path"]:
-        raise HTTPException(HTTPStatus.NOT_FOUND, "There is no such task instance.")
+        raise HTTPException(HTTPStatus.NOT_FOUND, "This task instance does not exist.")
 
 
 def require_own_origin(request: Request) -> None:
-    """A page elsewhere can make a browser send a request with the user's cookie, but not with a JSON body of this
-    origin; a script that brings a token of its own has no origin."""
+    """A page of another site can make a browser send a request with the user's cookie, but not with a JSON body from
+    this origin. A script with its own token has no origin."""
     if request.headers.get("content-type", "").split(";")[0].strip() != "application/json":
-        raise HTTPException(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Send JSON, with the content type application/json.")
+        raise HTTPException(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "The request must be JSON. Set the content type application/json."
+        )
     origin = request.headers.get("origin")
     if origin is None and "authorization" in request.headers:
         return
     own = {request.headers.get("host"), urlsplit(conf.get("api", "base_url", fallback="") or "").netloc}
     if origin is None or urlsplit(origin).netloc not in own - {None, ""}:
-        raise HTTPException(HTTPStatus.FORBIDDEN, "This request does not come from a page of this Airflow.")
+        raise HTTPException(
+            HTTPStatus.FORBIDDEN,
+            "The request does not come from a page of this Airflow. Open the page in Airflow and try again.",
+        )
 
 
 def task_instance_in_path(
@@ -55,26 +60,26 @@ def task_instance_in_path(
 
 
 def may_read_connection(user: GetUserDep) -> bool:
-    """For what shows everything behind the connection, whatever DAG sent it."""
+    """For pages that show everything in the database, regardless of the DAG."""
     details = ConnectionDetails(conn_id=conn_id())
     return get_auth_manager().is_authorized_connection(method="GET", details=details, user=user)
 
 
 def require_connection(user: GetUserDep) -> None:
     if not may_read_connection(user):
-        raise HTTPException(HTTPStatus.FORBIDDEN, "For those only who may read the connection to horsies' database.")
+        raise HTTPException(HTTPStatus.FORBIDDEN, "You need permission to read the connection to the horsies database.")
 
 
-# Every route below /dags/{dag_id} has one of these; they look at the DAG in the path.
+# Every route below /dags/{dag_id} has one of these. They check the DAG in the path.
 MAY_READ = [
-    Depends(refuse_what_names_no_dag),
+    Depends(require_valid_path),
     Depends(requires_access_dag("GET", DagAccessEntity.TASK_INSTANCE)),
 ]
-# Airflow has rights of their own for these.
+# Airflow has separate permissions for these.
 MAY_READ_LOG = [*MAY_READ, Depends(requires_access_dag("GET", DagAccessEntity.TASK_LOGS))]
 MAY_READ_VALUES = [*MAY_READ, Depends(requires_access_dag("GET", DagAccessEntity.XCOM))]
 MAY_ACT = [
-    Depends(refuse_what_names_no_dag),
+    Depends(require_valid_path),
     Depends(requires_access_dag("PUT", DagAccessEntity.TASK_INSTANCE)),
     Depends(require_own_origin),
 ]
@@ -86,7 +91,7 @@ InstanceDep = Annotated[TaskInstanceKey, Depends(task_instance_in_path)]
 
 
 class Rights:
-    """What the user of a request may do with a DAG, beyond what its route asks for; each is asked about once."""
+    """What the user of a request may do with a DAG beyond the route's own check. Each right is checked once."""
 
     def __init__(self, request: Request, user: GetUserDep) -> None:
         self._request = request

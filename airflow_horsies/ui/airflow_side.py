@@ -1,4 +1,4 @@
-"""What Airflow itself knows of task instances: their tries, their states, their rendered arguments."""
+"""Reads from Airflow's database: tries, states and rendered arguments of task instances."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from airflow.models.taskinstancehistory import TaskInstanceHistory
 from sqlalchemy import select, tuple_
 from sqlalchemy.orm import Session
 
-from airflow_horsies.models import TaskInstanceKey
+from airflow_horsies.core.submission import TaskInstanceKey
 
 MAX_TRIES = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AirflowTry:
-    """One try of a task instance, as Airflow counts them."""
+    """One try of a task instance, with Airflow's number."""
 
     number: int
     state: str | None
@@ -29,7 +29,7 @@ class AirflowTry:
 
 
 def read_tries(session: Session, key: TaskInstanceKey) -> list[AirflowTry]:
-    """The tries of a task instance, first to last; none where Airflow no longer has it. The last ones, if many."""
+    """The last tries of a task instance, first to last; none if Airflow no longer has it."""
     found: dict[int, AirflowTry] = {}
     for model in (TaskInstanceHistory, TaskInstance):
         rows = session.execute(
@@ -44,7 +44,7 @@ def read_tries(session: Session, key: TaskInstanceKey) -> list[AirflowTry]:
             .limit(MAX_TRIES)
         )
         for number, state, started_at, ended_at in rows:
-            # The row of the task instance itself comes last and is the newer word.
+            # The row of the task instance itself comes last and is newer.
             found[number] = AirflowTry(
                 number=number, state=None if state is None else str(state), started_at=started_at, ended_at=ended_at
             )
@@ -67,7 +67,7 @@ def read_states(session: Session, keys: Collection[TaskInstanceKey]) -> dict[Tas
 
 
 def read_rendered(session: Session, key: TaskInstanceKey) -> dict[str, Any]:
-    """The templated fields as Airflow rendered and masked them; none where it does not keep them."""
+    """The templated fields as Airflow rendered and masked them; none if it does not keep them."""
     fields = session.scalar(
         select(RenderedTaskInstanceFields.rendered_fields).where(
             RenderedTaskInstanceFields.dag_id == key.dag_id,

@@ -1,4 +1,4 @@
-"""The app behind the pages: its routes, and what it answers when something is wrong."""
+"""The app behind the pages: its routes and its error responses."""
 
 from __future__ import annotations
 
@@ -14,9 +14,14 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from airflow_horsies.exceptions import AccessDenied, DatabaseBusy, DatabaseUnreachable, HorsiesError, SchemaError
 from airflow_horsies.links import URL_PREFIX, base_path
-from airflow_horsies.ui import instance_routes, monitoring, overview_routes, page_routes, report_routes, run_routes
 from airflow_horsies.ui.access import conn_id
 from airflow_horsies.ui.answers import problem
+from airflow_horsies.ui.routes import instance as instance_routes
+from airflow_horsies.ui.routes import monitoring
+from airflow_horsies.ui.routes import overview as overview_routes
+from airflow_horsies.ui.routes import pages as page_routes
+from airflow_horsies.ui.routes import report as report_routes
+from airflow_horsies.ui.routes import run as run_routes
 
 RETRY_AFTER_SECONDS = 5
 
@@ -44,8 +49,8 @@ async def answer_http_error(request: Request, error: StarletteHTTPException) -> 
 
 @app.exception_handler(RequestValidationError)
 async def answer_invalid_request(_: Request, error: RequestValidationError) -> Response:
-    # What was sent is not sent back.
-    problems = [f"{each['loc'][-1]}: {each['msg']}" for each in error.errors()]
+    # Does not repeat the invalid values.
+    problems = [f"{item['loc'][-1]}: {item['msg']}" for item in error.errors()]
     return problem(HTTPStatus.UNPROCESSABLE_ENTITY, "; ".join(problems))
 
 
@@ -53,46 +58,46 @@ async def answer_invalid_request(_: Request, error: RequestValidationError) -> R
 async def answer_missing_connection(_: Request, error: Exception) -> Response:
     return _unavailable(
         error,
-        f"Airflow has no connection {conn_id()!r}. The api-server reads the horsies database through the connection "
-        "that the option conn_id in section [horsies] names.",
+        f"Airflow has no connection {conn_id()!r}. The api-server reads the horsies database through the connection in "
+        "the option [horsies] conn_id. Add the connection, or set the option.",
     )
 
 
 @app.exception_handler(HorsiesError)
 async def answer_horsies_error(_: Request, error: HorsiesError) -> Response:
-    """Who reads this may not know the database's address, so the whole message is for the log alone."""
+    """Users may not see the database's address, so the full message goes to the log only."""
     match error:
         case DatabaseBusy():
-            detail = "The horsies database did not answer in time: it is locked, slow, or asked too much at once."
+            detail = "The horsies database did not answer in time: it is locked, slow or overloaded."
         case DatabaseUnreachable():
             detail = "The horsies database cannot be reached."
         case AccessDenied():
-            detail = "The horsies database refuses Airflow the log-in or a privilege."
+            detail = "The horsies database refuses Airflow's login or lacks a privilege for it."
         case SchemaError():
-            detail = "The database does not hold horsies tables that this release of airflow-horsies can read."
+            detail = "The database has no horsies tables that this release of airflow-horsies can read."
         case _:
             detail = "The horsies database could not be read."
-    return _unavailable(error, f"{detail} The api-server's log and 'airflow horsies check' tell more.")
+    return _unavailable(error, f"{detail} See the api-server's log, or run 'airflow horsies check'.")
 
 
 @app.exception_handler(Exception)
 async def answer_unexpected_error(_: Request, error: Exception) -> Response:
-    # Starlette raises it again when the answer is out, and so it is logged.
-    return problem(HTTPStatus.INTERNAL_SERVER_ERROR, "Something unexpected happened; the api-server's log has it.")
+    # Starlette raises it again after the response, so it is logged.
+    return problem(HTTPStatus.INTERNAL_SERVER_ERROR, "An unexpected error occurred. See the api-server's log.")
 
 
 def log_in_first(request: Request) -> Response:
-    """Airflow's log-in, and back to the page that was opened; one inside of Airflow says instead what is wrong."""
+    """Redirect to Airflow's login and back to the page. A page inside Airflow shows the problem instead."""
     page = f"{base_path()}{URL_PREFIX}{request.scope['path'].removeprefix(request.scope.get('root_path', ''))}"
     query = urlencode({"next": quote(page, safe="/")})
     return RedirectResponse(f"{base_path()}/api/v2/auth/login?{query}", HTTPStatus.SEE_OTHER)
 
 
 def _asks_for_page(request: Request) -> bool:
-    """A browser says so where a person opens an address; a script of ours asks for JSON."""
+    """A browser asks for HTML when a user opens an address; the page scripts ask for JSON."""
     return request.method == "GET" and "text/html" in request.headers.get("accept", "")
 
 
 def _unavailable(error: Exception, detail: str) -> Response:
-    log.warning("The horsies routes cannot read the database: %s: %s", type(error).__name__, error)
+    log.warning("The Horsies pages cannot read the database: %s: %s", type(error).__name__, error)
     return problem(HTTPStatus.SERVICE_UNAVAILABLE, detail, headers={"retry-after": str(RETRY_AFTER_SECONDS)})

@@ -1,6 +1,6 @@
-"""The arguments of a task as they may be shown: those it was sent with, as far as Airflow shows them, too.
+"""The arguments of a task that a page may show: those it was sent with, as far as Airflow shows them, too.
 
-Airflow masks texts alone: numbers, truth values and the names of arguments are always shown.
+Airflow only masks text: numbers, booleans and the names of arguments are always shown.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from functools import cached_property
 from itertools import zip_longest
 from typing import Any
 
-from airflow_horsies.masking import MASK
-from airflow_horsies.models import Submission
+from airflow_horsies.core.masking import MASK
+from airflow_horsies.core.submission import Submission
 
 HIDDEN = "(hidden)"
 WHY_HIDDEN = (
-    f'Texts that may be secret are "{HIDDEN}": Airflow keeps no rendering of them, or only the beginning of a long one.'
+    f'Text that may be secret is "{HIDDEN}": Airflow keeps no rendered value of it, or only the start of a long one.'
 )
 
 
@@ -25,7 +25,7 @@ class Rendered:
     """What Airflow keeps of the newest try of a task instance.
 
     :param fields: its templated fields, rendered and masked.
-    :param position: of the item, where it is a batch.
+    :param position: the position of the item in a batch.
     """
 
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -41,11 +41,11 @@ class Rendered:
 
     @cached_property
     def texts(self) -> frozenset[str]:
-        """All that Airflow shows of it."""
+        """All text that Airflow shows."""
         return frozenset(text for text in _texts(self.fields) if MASK not in text)
 
     def shows(self, text: str) -> bool:
-        """Whether Airflow shows the text somewhere, which is then no secret; also within what it has cut."""
+        """Whether Airflow shows the text somewhere, also in a cut value. It is then no secret."""
         return not text or text in self.texts or any(repr(text) in shown for shown in self._cut_texts)
 
     @cached_property
@@ -54,29 +54,29 @@ class Rendered:
 
 
 def shown_arguments(sent: Mapping[str, Any] | None, rendered: Rendered, submission: Submission) -> Any:
-    """None where nobody knows them any more.
+    """The arguments to show; None if they are no longer stored.
 
-    :param sent: what horsies keeps.
+    :param sent: the arguments that horsies keeps.
     """
     if sent is not None:
-        # An item may have taken the place of another since.
-        same_places = not _holds_mask(rendered.fields.get("items"))
+        # Items may have changed their positions since.
+        same_places = not _contains_mask(rendered.fields.get("items"))
         other = rendered.kwargs if isinstance(rendered.kwargs, Mapping) else None
         return _shown(sent, other, rendered, same_places=same_places)
-    # Another try may have rendered other arguments than those of the task that ran.
+    # Another try may have rendered different arguments.
     return rendered.kwargs if rendered.try_number == submission.try_number else None
 
 
 def hides(shown: Any) -> bool:
-    """Whether something is not shown that may have been harmless."""
+    """Whether values are hidden that may not be secret."""
     return any(text == HIDDEN for text in _texts(shown))
 
 
 def _shown(sent: Any, other: Any, rendered: Rendered, *, same_places: bool) -> Any:
-    """What was sent, where Airflow shows it or something else in its place; they differ where it was rendered anew.
+    """What was sent, where Airflow shows it or another value in its place. They differ after another rendering.
 
     :param other: what Airflow shows in its place, if anything.
-    :param same_places: False where it may have stood in another place before, next to a secret.
+    :param same_places: False if it may have been in another place before, next to a secret.
     """
     match sent, other:
         case _, str() if MASK in other:
@@ -88,9 +88,9 @@ def _shown(sent: Any, other: Any, rendered: Rendered, *, same_places: bool) -> A
             }
         case list(), _:
             others = other if isinstance(other, list) else []
-            same_places = same_places and not _holds_mask(others)
+            same_places = same_places and not _contains_mask(others)
             pairs = zip_longest(sent, others[: len(sent)])
-            return [_shown(value, each, rendered, same_places=same_places) for value, each in pairs]
+            return [_shown(value, item, rendered, same_places=same_places) for value, item in pairs]
         case str(), _:
             return sent if rendered.shows(sent) or (same_places and isinstance(other, str)) else HIDDEN
     return sent
@@ -101,19 +101,19 @@ def _texts(value: Any) -> Iterator[str]:
         case str():
             yield value
         case Mapping():
-            for each in value.values():
-                yield from _texts(each)
+            for item in value.values():
+                yield from _texts(item)
         case list() | tuple():
-            for each in value:
-                yield from _texts(each)
+            for item in value:
+                yield from _texts(item)
 
 
-def _holds_mask(value: Any) -> bool:
+def _contains_mask(value: Any) -> bool:
     return any(MASK in text for text in _texts(value))
 
 
 def _fits(text: str, masked: str) -> bool:
-    """Whether the masked text can be what became of the other."""
+    """Whether the masked text can be a masking of the other."""
     first, *parts, last = masked.split(MASK)
     if not text.startswith(first):
         return False

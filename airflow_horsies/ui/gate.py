@@ -1,4 +1,4 @@
-"""What Airflow mounts: it stands before the routes and lets no answer out without the security headers."""
+"""The app that Airflow mounts: it adds the security headers to every response of the routes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
-# For an answer that does not bring its own.
+# For a response that does not set its own.
 SECURITY_HEADERS = {
     b"content-security-policy": b"default-src 'none'; frame-ancestors 'none'",
     b"x-content-type-options": b"nosniff",
@@ -21,9 +21,9 @@ SECURITY_HEADERS = {
 
 
 class Gate:
-    """An ASGI app that imports the real one, ``app`` of a module, with the first request.
+    """An ASGI app that imports the real one, ``app`` of a module, at the first request.
 
-    Every process of Airflow loads the plugin, and only the api-server needs the routes and what they import.
+    Every process of Airflow loads the plugin, but only the api-server needs the routes and their imports.
     """
 
     def __init__(self, module: str) -> None:

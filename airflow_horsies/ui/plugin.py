@@ -1,4 +1,4 @@
-"""Declares what this package adds to the Airflow UI. Importing it does nothing else."""
+"""Declares the pages that this package adds to the Airflow UI. Importing it has no other effect."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ PAGES = f"{base_path()}{URL_PREFIX}"
 
 
 class HorsiesPlugin(AirflowPlugin):
-    """The name under which ``airflow plugins`` lists this package."""
+    """The plugin, as ``airflow plugins`` lists it."""
 
     name = "airflow_horsies"
     fastapi_apps: list[Any] = [  # noqa: RUF012 - Airflow declares it as it is here
         {"app": Gate("airflow_horsies.ui.api"), "url_prefix": URL_PREFIX, "name": "Horsies"}
     ]
-    # Airflow fills the names in braces in.
+    # Airflow replaces the names in braces.
     external_views: list[Any] = [  # noqa: RUF012
         {"name": "Horsies", "href": f"{PAGES}/", "destination": "nav", "category": "browse", "url_route": "horsies"},
         {

@@ -1,4 +1,4 @@
-"""Figures over the tasks that were sent last: how fast queues go, how attempts end, what happened just now."""
+"""Figures of recent tasks: throughput of queues, outcomes of attempts, latest events."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from math import ceil
+from typing import cast
 
-from airflow_horsies.models import Attempt, TaskState, TaskView
+from airflow_horsies.core.task import Attempt, TaskState, TaskView
+from airflow_horsies.ui.payloads import Bucket, EventKind
 
 MAX_BUCKETS = 60
 BUCKET_SECONDS = (1, 5, 15, 60, 300, 900, 3_600, 21_600, 86_400, 604_800)
@@ -17,28 +19,17 @@ SUCCEEDED = "COMPLETED"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bucket:
-    """The attempts that ended in a piece of time."""
-
-    start: datetime
-    ended: int
-    failed: int
-    p50_seconds: float | None
-    p95_seconds: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """Something that happened to a task."""
 
     at: datetime
-    what: str
+    what: EventKind
     task: TaskView
     attempt: Attempt | None = None
 
 
 def throughput(tasks: Sequence[TaskView], now: datetime) -> dict[str, float]:
-    """Tasks that ended per minute, by queue, over the last minutes or as far back as ``tasks`` go."""
+    """Ended tasks per minute and queue, over the last minutes or as far back as ``tasks`` go."""
     oldest = min((task.enqueued_at for task in tasks), default=now)
     since = max(now - THROUGHPUT_OVER, oldest)
     minutes = max((now - since).total_seconds() / 60, 1 / 60)
@@ -53,7 +44,8 @@ def attempts_over_time(tasks: Sequence[TaskView]) -> tuple[int, list[Bucket]]:
         return BUCKET_SECONDS[0], []
     first = min(attempt.finished_at for attempt in attempts).timestamp()
     last = max(attempt.finished_at for attempt in attempts).timestamp()
-    width = next((each for each in BUCKET_SECONDS if (last - first) / each < MAX_BUCKETS - 1), BUCKET_SECONDS[-1])
+    fitting = (seconds for seconds in BUCKET_SECONDS if (last - first) / seconds < MAX_BUCKETS - 1)
+    width = next(fitting, BUCKET_SECONDS[-1])
     grouped: dict[int, list[Attempt]] = {}
     for attempt in attempts:
         grouped.setdefault(int(attempt.finished_at.timestamp() // width), []).append(attempt)
@@ -62,17 +54,17 @@ def attempts_over_time(tasks: Sequence[TaskView]) -> tuple[int, list[Bucket]]:
 
 
 def events(tasks: Sequence[TaskView]) -> Iterator[Event]:
-    """What happened to the tasks, in no order."""
+    """The events of the tasks, in no particular order."""
     for task in tasks:
         yield Event(at=task.sent_at or task.enqueued_at, what="sent", task=task)
         for attempt in task.attempts:
             if attempt.outcome != SUCCEEDED:
-                what = "failed, will be retried" if attempt.will_retry else "failed"
+                what: EventKind = "failed, will be retried" if attempt.will_retry else "failed"
                 yield Event(at=attempt.finished_at, what=what, task=task, attempt=attempt)
         if task.started_at and task.state is TaskState.RUNNING:
             yield Event(at=task.started_at, what="started", task=task)
         if task.finished_at and not (task.state is TaskState.FAILED and task.attempts):
-            yield Event(at=task.finished_at, what=task.state.lower(), task=task)
+            yield Event(at=task.finished_at, what=cast("EventKind", task.state.lower()), task=task)
 
 
 def _bucket(start: int, attempts: Sequence[Attempt]) -> Bucket:

@@ -1,4 +1,4 @@
-"""Threads for the routes that read the horsies database: Airflow's own routes never wait for one of these."""
+"""Threads for the routes that read the horsies database, so that Airflow's own routes never wait for them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fastapi.routing import APIRoute
 from airflow_horsies.exceptions import DatabaseBusy
 
 THREADS = 8
-# A request that waits longer for a thread is answered without one.
+# A request that waits longer for a thread fails.
 MOST_WAIT_SECONDS = 5.0
 
 T = TypeVar("T")
@@ -30,7 +30,7 @@ class OwnThreadRoute(APIRoute):
 
 
 def in_own_thread(endpoint: Callable[..., Any]) -> Callable[..., Any]:
-    # A router that is included makes its routes anew, from functions that were taken care of.
+    # Including a router creates its routes again, from functions that are already wrapped.
     if inspect.iscoroutinefunction(endpoint):
         return endpoint
 
@@ -38,22 +38,22 @@ def in_own_thread(endpoint: Callable[..., Any]) -> Callable[..., Any]:
     async def call(*args: Any, **kwargs: Any) -> Any:
         return await run_in_thread(partial(endpoint, *args, **kwargs))
 
-    # Older releases of FastAPI look the names of annotations up in the wrong module.
+    # Older releases of FastAPI look up the names of annotations in the wrong module.
     call.__signature__ = inspect.signature(endpoint, eval_str=True)  # type: ignore[attr-defined]
     return call
 
 
 async def run_in_thread(call: Callable[[], T]) -> T:
-    """DatabaseBusy where no thread becomes free in time."""
+    """Run the call in a thread; DatabaseBusy if none becomes free in time."""
     running = _threads.submit(copy_context().run, call)
     outcome = asyncio.wrap_future(running)
     try:
         await asyncio.wait([outcome], timeout=MOST_WAIT_SECONDS)
         if running.cancel():
-            raise DatabaseBusy("all threads of the horsies pages wait for the horsies database")
+            raise DatabaseBusy("All threads of the Horsies pages wait for the horsies database. Try again later.")
         return await outcome
     finally:
-        # Whoever asked may have gone.
+        # The client may have disconnected.
         running.cancel()
 
 

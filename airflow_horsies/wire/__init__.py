@@ -1,1 +1,1 @@
-"""The wire protocol: horsies' own Postgres schema. Nothing here does I/O."""
+"""The wire protocol: the Postgres schema of horsies. No module here does I/O."""

@@ -1,4 +1,4 @@
-"""What a check of the database asks: who answers, what the user may do, and workers that are too old for it."""
+"""Queries of the health check: the server, the privileges of the user, and outdated workers."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from airflow_horsies.db.statement import Script, Statement, sql_text
 from airflow_horsies.wire.schema import Generation, Schema
-from airflow_horsies.wire.statement import Script, Statement, sql_text
 
 PACKAGE = "airflow_horsies.wire"
-# Every release reports this one: without it nothing can be told from the names of the settings.
+# Every release reports this setting: without it, the names of the settings prove nothing.
 KNOWN_SETTING = "auto_requeue_stale_claimed"
 # Settings a worker reports, and the first schema version whose release reported them.
 SETTINGS_SINCE = {"crashed_worker_recovery_grace_ms": 13, "orphan_task_audit_interval_ms": 36}
 SETTING_UP_TO_0_4 = "heartbeat_retention_hours"
-# A worker writes its start with its own clock, the database dates the upgrade with another.
+# The start of a worker is from its own clock, the time of the upgrade from that of the database.
 CLOCK_TOLERANCE = timedelta(seconds=60)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """The Postgres server behind a connection, and its idea of now."""
+    """The Postgres server of a connection, and its current time."""
 
     clock: datetime
     database: str
@@ -32,7 +32,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissingPrivilege:
-    """Something the user may not do: what for, and the grant to run."""
+    """A privilege that the user lacks: its purpose, and the grant to run."""
 
     purpose: str
     missing: str
@@ -41,7 +41,7 @@ class MissingPrivilege:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenSchema:
-    """A schema of the search path in which everybody may create, and the statement that ends that."""
+    """A schema of the search path in which every user may create objects, and the statement that forbids it."""
 
     name: str
     remedy: str
@@ -49,7 +49,7 @@ class OpenSchema:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutdatedWorker:
-    """A worker whose release is older than the schema; one of the older generation cannot finish any task."""
+    """A worker whose release is older than the schema; a useless one cannot finish any task."""
 
     worker_id: str
     evidence: str
@@ -57,7 +57,7 @@ class OutdatedWorker:
 
 
 def read_server() -> Script[Server]:
-    """Who answers."""
+    """The server of this connection."""
     (row,) = yield Statement(sql_text(PACKAGE, "read_server"))
     return Server(
         clock=row["clock"].astimezone(UTC),
@@ -69,24 +69,24 @@ def read_server() -> Script[Server]:
 
 
 def find_missing_privileges() -> Script[list[MissingPrivilege]]:
-    """What of reading, sending and cancelling this user may not do."""
+    """The privileges that this user lacks for reading, sending and cancelling."""
     rows = yield Statement(sql_text(PACKAGE, "find_missing_privileges"))
     return [MissingPrivilege(purpose=row["purpose"], missing=row["missing"], remedy=row["remedy"]) for row in rows]
 
 
 def find_open_schemas() -> Script[list[OpenSchema]]:
-    """Where everybody may plant functions that statements on this connection would call."""
+    """The schemas in which every user may create functions that statements on this connection may call."""
     rows = yield Statement(sql_text(PACKAGE, "find_open_schemas"))
     return [OpenSchema(name=row["name"], remedy=row["remedy"]) for row in rows]
 
 
 def find_uncovered_classes() -> Script[list[str]]:
-    """The retention classes whose tasks cannot end, as the history has no partition for now."""
+    """The retention classes whose tasks cannot end, because the history has no partition for the current time."""
     return [row["class_key"] for row in (yield Statement(sql_text(PACKAGE, "find_uncovered_classes")))]
 
 
 def find_outdated_workers(schema: Schema, worker_ids: Collection[str]) -> Script[list[OutdatedWorker]]:
-    """Those of the workers that a release older than the schema runs."""
+    """The workers whose release is older than the schema."""
     upgraded_at: datetime | None = None
     if schema.version is not None:
         (row,) = yield Statement(sql_text(PACKAGE, "read_schema_upgrade"))
@@ -105,15 +105,15 @@ def judge_worker(
     started_at: datetime,
     settings: Collection[str],
 ) -> OutdatedWorker | None:
-    """A worker migrates the schema before it starts, so one that started before an upgrade is older than it."""
+    """A worker migrates the schema when it starts, so a worker that started before an upgrade is older."""
     if KNOWN_SETTING in settings:
         if schema.generation is Generation.MOVED and SETTING_UP_TO_0_4 in settings:
-            return OutdatedWorker(worker_id=worker_id, evidence="it is of horsies 0.4 or older", is_useless=True)
+            return OutdatedWorker(worker_id=worker_id, evidence="it runs horsies 0.4 or older", is_useless=True)
         for setting, since in SETTINGS_SINCE.items():
             if schema.version is not None and schema.version >= since and setting not in settings:
                 evidence = f"it does not know the setting {setting}"
                 return OutdatedWorker(worker_id=worker_id, evidence=evidence, is_useless=False)
     if upgraded_at is not None and started_at < upgraded_at - CLOCK_TOLERANCE:
-        evidence = f"it runs since {started_at:%Y-%m-%d %H:%M:%S %Z}, before the schema was upgraded"
+        evidence = f"it has run since {started_at:%Y-%m-%d %H:%M:%S %Z}, before the schema was upgraded"
         return OutdatedWorker(worker_id=worker_id, evidence=evidence, is_useless=False)
     return None

@@ -1,4 +1,4 @@
-"""Rows of horsies_tasks as the text that COPY reads: the columns of copy_tasks.sql, in its order."""
+"""Rows of horsies_tasks as text for COPY, with the columns of copy_tasks.sql in their order."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ NULL = r"\N"
 
 
 def task_lines(tasks: Sequence[EncodedTask], now: datetime, *, with_commands: bool) -> Iterator[str]:
-    """What an INSERT of these tasks would compute, at the time of its transaction.
+    """The same values as enqueue_tasks.sql computes at the time of its transaction.
 
-    :param with_commands: also the columns that came with horsies 0.5.
+    :param with_commands: also the columns that horsies 0.5 added.
     """
     at = now.isoformat()
     for task in tasks:

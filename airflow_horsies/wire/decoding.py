@@ -1,4 +1,4 @@
-"""Rows become frozen values; what cannot be decoded is a WireError, never "not found"."""
+"""Decodes rows into frozen values; a row that cannot be decoded is a WireError, never "not found"."""
 
 from __future__ import annotations
 
@@ -7,21 +7,13 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from airflow_horsies.core.cluster import RetentionClass, WorkerState
+from airflow_horsies.core.task import Attempt, TaskException, TaskFailure, TaskResult, TaskState, TaskView
+from airflow_horsies.db.statement import Row
 from airflow_horsies.exceptions import WireError
-from airflow_horsies.models import (
-    Attempt,
-    RetentionClass,
-    TaskException,
-    TaskFailure,
-    TaskResult,
-    TaskState,
-    TaskView,
-    WorkerState,
-)
-from airflow_horsies.wire.statement import Row
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# 0.1.2 renamed the mark of the result envelope.
+# Release 0.1.2 renamed the marker of the result envelope.
 ENVELOPE_MARKS = ("__h_task_result__", "__task_result__")
 ATTEMPT_FIELDS = 12
 
@@ -61,11 +53,13 @@ def decode_state(task_id: str, status: str) -> TaskState:
     try:
         return TaskState(status)
     except ValueError:
-        raise WireError(f"task {task_id} has the status {status!r}, which this release does not know") from None
+        raise WireError(
+            f"Task {task_id} has the status {status!r}, which this release does not know. Upgrade airflow-horsies."
+        ) from None
 
 
 def decode_command(row: Row) -> bytes | tuple[object, ...]:
-    """What a task was asked to do: its fingerprint, or its columns where no fingerprint is kept."""
+    """The command of a task: its fingerprint, or its columns where horsies keeps no fingerprint."""
     if row["command_fingerprint"] is not None:
         return bytes(row["command_fingerprint"])
     return (
@@ -79,8 +73,8 @@ def decode_command(row: Row) -> bytes | tuple[object, ...]:
 
 
 def decode_kwargs(task_id: str, text: str | None, rerun_input: str | None) -> Mapping[str, Any] | None:
-    """A live task has its arguments; a finished one only what was kept for a rerun, decoded here because
-    Postgres cannot take JSON with a NUL apart."""
+    """A live task has its arguments, a finished one only its rerun input. Decoded here, because Postgres cannot parse
+    JSON with a NUL."""
     if text is not None:
         kwargs = _loads(task_id, "kwargs", text)
     elif rerun_input is not None:
@@ -89,22 +83,22 @@ def decode_kwargs(task_id: str, text: str | None, rerun_input: str | None) -> Ma
     else:
         return None
     if not isinstance(kwargs, dict):
-        raise WireError(f"the kwargs of task {task_id} are not a JSON object")
+        raise _unreadable(f"The kwargs of task {task_id} are not a JSON object.")
     return kwargs
 
 
 def decode_result(task_id: str, text: str | None, *, error_code: str | None) -> TaskResult | None:
-    """The result envelope; ``error_code`` is the plain column, as built-in codes are tagged in the envelope."""
+    """The result envelope; ``error_code`` is the column, because the envelope tags built-in codes."""
     if text is None:
         return None
     envelope = _loads(task_id, "result", text)
     if not isinstance(envelope, dict) or not any(envelope.get(mark) for mark in ENVELOPE_MARKS):
-        raise WireError(f"the result of task {task_id} is not a horsies result envelope")
+        raise _unreadable(f"The result of task {task_id} is not a horsies result envelope.")
     err = envelope.get("err")
     if err is None:
         return TaskResult(ok=envelope.get("ok"))
     if not isinstance(err, dict):
-        raise WireError(f"the error of task {task_id} is not a JSON object")
+        raise _unreadable(f"The error of task {task_id} is not a JSON object.")
     return TaskResult(
         error=TaskFailure(
             error_code=error_code or _plain_code(err.get("error_code")),
@@ -116,12 +110,12 @@ def decode_result(task_id: str, text: str | None, *, error_code: str | None) -> 
 
 
 def decode_attempts(task_id: str, text: str | None) -> tuple[Attempt, ...]:
-    """The attempts as upstream's archive writes them: an array of 12-element rows."""
+    """The attempts in the format of the horsies archive: an array of 12-element rows."""
     if text is None:
         return ()
     rows = _loads(task_id, "attempts", text)
     if not isinstance(rows, list) or not all(isinstance(row, list) and len(row) == ATTEMPT_FIELDS for row in rows):
-        raise WireError(f"the attempts of task {task_id} are not rows of {ATTEMPT_FIELDS} fields")
+        raise _unreadable(f"The attempts of task {task_id} are not rows of {ATTEMPT_FIELDS} fields.")
     return tuple(
         Attempt(
             number=number,
@@ -191,11 +185,15 @@ def _exception(value: Any) -> TaskException | None:
     )
 
 
-def _loads(task_id: str, what: str, text: str) -> Any:
+def _loads(task_id: str, column: str, text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:
-        raise WireError(f"the {what} of task {task_id} are not valid JSON") from None
+        raise _unreadable(f"The {column} of task {task_id} cannot be read as JSON.") from None
+
+
+def _unreadable(problem: str) -> WireError:
+    return WireError(f"{problem} Upgrade airflow-horsies if a newer release of horsies wrote it.")
 
 
 def _utc(instant: datetime | None) -> datetime | None:

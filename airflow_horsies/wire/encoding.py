@@ -1,4 +1,4 @@
-"""A TaskSpec becomes the values of one horsies row: JSON as upstream's producer writes it, and its digests."""
+"""Encodes a TaskSpec as the values of one horsies row: JSON as horsies itself writes it, and its digests."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from airflow_horsies.core.spec import DEFAULT_RETENTION, RetryPolicy, TaskSpec
 from airflow_horsies.exceptions import InvalidTask
-from airflow_horsies.models import DEFAULT_RETENTION, RetryPolicy, TaskSpec
 
 DEFAULT_MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
 INLINE_RERUN_INPUT_BYTES = 65_536
-# Deeper than any worker's JSON parser goes, and more digits than Python itself turns into text.
+# Deeper than the JSON parser of a worker supports, and more digits than Python converts to text.
 MAX_NESTING = 200
 MAX_INTEGER_BITS = 10_000
 RESERVED_KEY_PREFIXES = ("__h_", "__horsies_")
@@ -32,7 +32,7 @@ IDEMPOTENCY_DOMAIN = b"horsies.enqueue-key.v1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedTask:
-    """The column values of one row; both generations take theirs from here."""
+    """The column values of one row, for both generations."""
 
     id: str
     id_is_given: bool
@@ -48,7 +48,7 @@ class EncodedTask:
     enqueue_sha: str
     command_fingerprint: bytes
     input_digest: bytes
-    # What is asked for: task name and arguments, whatever the queue, the priority and the deadlines.
+    # The digest of task name and arguments, independent of queue, priority and deadlines.
     work: bytes
     retention_class_key: str
     retain_rerun_input: bool
@@ -58,7 +58,7 @@ class EncodedTask:
 
     @property
     def command_columns(self) -> tuple[object, ...]:
-        """What stands for the fingerprint where horsies keeps none."""
+        """Replaces the fingerprint where horsies keeps none."""
         return (
             self.task_name,
             self.queue_name,
@@ -72,7 +72,7 @@ class EncodedTask:
 def encode_task(
     spec: TaskSpec, *, max_payload_bytes: int = DEFAULT_MAX_PAYLOAD_BYTES, sent_at: datetime | None = None
 ) -> EncodedTask:
-    """Validate and encode; raises InvalidTask naming the field, and touches no database."""
+    """Validate and encode, without a database; InvalidTask names the field."""
     sent_at = sent_at or datetime.now(UTC)
     retention = spec.retention or DEFAULT_RETENTION
     kwargs = _json_value(spec.kwargs, "kwargs")
@@ -119,7 +119,7 @@ def encode_task(
 
 
 def work_of(task_name: str, kwargs: Mapping[str, Any]) -> bytes:
-    """The work of a task that was read: what two tasks ask for is the same if theirs is."""
+    """The work of a stored task: equal for tasks of the same name and arguments."""
     return _work(task_name, SORTED.encode(kwargs).encode())
 
 
@@ -128,7 +128,7 @@ def _work(task_name: str, sorted_arguments: bytes) -> bytes:
 
 
 def as_sent(task: EncodedTask, *, queue_name: str, good_until: datetime | None) -> EncodedTask:
-    """The task, had it been sent to this queue with this deadline; only its command counts."""
+    """The task as sent to this queue with this deadline; only its command is valid."""
     deadline = None if good_until is None else good_until.astimezone(UTC)
     options = {**json.loads(task.task_options), "good_until": None if deadline is None else deadline.isoformat()}
     options_json = COMPACT.encode(options)
@@ -146,7 +146,7 @@ def as_sent(task: EncodedTask, *, queue_name: str, good_until: datetime | None) 
 
 
 class _Around(NamedTuple):
-    """What a digest is made of, before and after a task's arguments."""
+    """The input of the digests before and after the arguments of a task."""
 
     sha: tuple[bytes, bytes]
     fingerprint: tuple[bytes, bytes]
@@ -165,7 +165,7 @@ def _around_arguments(
     retention: str,
     retain_rerun_input: bool,
 ) -> _Around:
-    """The tasks of a batch share it."""
+    """Cached, because the tasks of a batch share it."""
     deadline = None if good_until is None else _canonical(good_until)
     what = [task_name, queue, priority, None]
     rest = [deadline, delay_seconds, options_json]
@@ -178,7 +178,7 @@ def _around_arguments(
 
 
 def _halves(encoder: json.JSONEncoder, before: list[Any], after: list[Any]) -> tuple[bytes, bytes]:
-    """The JSON of a list, but for the one item that stands between these."""
+    """The JSON of a list, split around the one item between these."""
     return f"{encoder.encode(before)[:-1]},".encode(), f",{encoder.encode(after)[1:]}".encode()
 
 
@@ -187,14 +187,14 @@ def _sha256(around: tuple[bytes, bytes], arguments: str) -> Any:
 
 
 def _kwargs_json(kwargs: dict[str, Any], max_payload_bytes: int) -> str | None:
-    """The JSON a worker accepts, or None for no arguments."""
+    """The arguments as JSON, or None if there are none."""
     if not kwargs:
         return None
     encoded = COMPACT.encode(kwargs)
     try:
         size = len(encoded.encode())
     except UnicodeEncodeError:
-        raise InvalidTask("kwargs", "hold a lone surrogate, which is not valid text") from None
+        raise InvalidTask("kwargs", "contain a lone surrogate, which is not valid text. Remove it") from None
     if size > max_payload_bytes:
         raise InvalidTask(
             "kwargs",
@@ -205,7 +205,7 @@ def _kwargs_json(kwargs: dict[str, Any], max_payload_bytes: int) -> str | None:
 
 
 def mint_task_id() -> str:
-    """A UUIDv7: upstream prunes its history look-ups by the time it carries."""
+    """A UUIDv7: horsies limits its history look-ups by the time in it."""
     value = time.time_ns() // 1_000_000 << 80 | int.from_bytes(os.urandom(10))
     value = value & ~(0xF << 76) | 0x7 << 76
     value = value & ~(0x3 << 62) | 0x2 << 62
@@ -214,7 +214,7 @@ def mint_task_id() -> str:
 
 @lru_cache(maxsize=64)
 def _task_options(retry_policy: RetryPolicy | None, good_until: datetime | None, timeout: timedelta | None) -> str:
-    """The tasks of a batch share them."""
+    """Cached, because the tasks of a batch share them."""
     return COMPACT.encode(
         {
             "retry_policy": None if retry_policy is None else _retry_policy(retry_policy),
@@ -238,10 +238,10 @@ def _retry_policy(policy: RetryPolicy) -> dict[str, Any]:
 
 
 def _json_value(value: Any, path: str, depth: int = 0) -> Any:
-    """The plain JSON form of a value. Tuples become lists; anything else JSON lacks is refused."""
+    """The plain JSON form of a value. Tuples become lists; other types that JSON lacks are refused."""
     if depth > MAX_NESTING:
-        raise InvalidTask("kwargs", f"are nested more than {MAX_NESTING} deep, or contain themselves")
-    # bool, str and int by exact type or plain subclass: an Enum's or numpy's own type would not survive.
+        raise InvalidTask("kwargs", f"are nested more than {MAX_NESTING} deep, or contain themselves. Flatten them")
+    # Subclasses become plain values, because an Enum or a numpy type would not survive.
     match value:
         case None | bool():
             return value
@@ -249,25 +249,25 @@ def _json_value(value: Any, path: str, depth: int = 0) -> Any:
             return str.__str__(value)
         case int():
             if value.bit_length() > MAX_INTEGER_BITS:
-                raise InvalidTask(path, f"is a whole number of {value.bit_length()} bits; pass it as a string")
+                raise InvalidTask(path, f"is an integer of {value.bit_length()} bits. Pass it as a string")
             return int(value)
         case float():
             if not math.isfinite(value):
-                raise InvalidTask(path, f"is {value!r}, which JSON does not have; pass None or a string")
+                raise InvalidTask(path, f"is {value!r}, which JSON cannot represent. Pass None or a string")
             return float(value)
         case list() | tuple():
             return [_json_value(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(value)]
         case Mapping():
             return {_json_key(key, path): _json_value(item, f"{path}.{key}", depth + 1) for key, item in value.items()}
-    hint = "; pass value.isoformat()" if hasattr(value, "isoformat") else ""
-    raise InvalidTask(path, f"is of type {type(value).__name__}, which JSON does not have{hint}")
+    hint = "Pass value.isoformat()" if hasattr(value, "isoformat") else "Pass a JSON value"
+    raise InvalidTask(path, f"is of type {type(value).__name__}, which JSON cannot represent. {hint}")
 
 
 def _json_key(key: object, path: str) -> str:
     if not isinstance(key, str):
-        raise InvalidTask(path, f"has the key {key!r}; keys must be strings")
+        raise InvalidTask(path, f"has the key {key!r}. Use strings as keys")
     if key.startswith(RESERVED_KEY_PREFIXES) or key in RESERVED_KEYS:
-        raise InvalidTask(path, f"has the key {key!r}, a name that horsies reserves for itself")
+        raise InvalidTask(path, f"has the key {key!r}, which is reserved for horsies. Use another name")
     return key
 
 

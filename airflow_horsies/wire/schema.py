@@ -1,7 +1,7 @@
-"""Which horsies the database holds. The word "generation" stays below this package.
+"""Detects the horsies schema of a database. The term "generation" is used only below this package.
 
 In place: releases up to 0.4.7 keep a finished task in ``horsies_tasks``.
-Moved: releases from 0.5.0 on move it to ``horsies_task_history``.
+Moved: releases since 0.5.0 move it to ``horsies_task_history``.
 """
 
 from __future__ import annotations
@@ -9,22 +9,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from airflow_horsies.db.statement import Script, Statement, sql_text
 from airflow_horsies.exceptions import CutoverPending, SchemaMissing, SchemaUnsupported
-from airflow_horsies.wire.statement import Script, Statement, sql_text
 
 NEWEST_TESTED_VERSION = 51
 TESTED_RELEASES = "0.1.7 to 0.4.7 and 0.5.0 to 0.5.4"
-# The last of these came with 0.1.6; alphas and betas lack the first.
+# Release 0.1.6 added the last of these; alphas and betas lack the first.
 REQUIRED_COLUMNS = frozenset({"enqueue_sha", "is_workflow_task", "finalizing_at"})
 CUTOVER_PENDING = (
-    "a horsies 0.5 worker was started on a database of horsies 0.4, and its cutover is pending: finished tasks are "
-    "still in horsies_tasks. Nothing is sent or cancelled until it is done. Finish the offline cutover that "
-    "horsies documents, then try again"
+    "A horsies 0.5 worker was started on a database of horsies 0.4, and the cutover is pending: finished tasks are "
+    "still in horsies_tasks. Nothing is sent or cancelled until the cutover is complete. Complete the offline cutover "
+    "as the horsies documentation describes it, then try again."
 )
 
 
 class Generation(StrEnum):
-    """Named after the folder of its statements."""
+    """The folder of the statements."""
 
     IN_PLACE = "in_place"
     MOVED = "moved"
@@ -32,13 +32,13 @@ class Generation(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schema:
-    """What was found in the database."""
+    """The detected schema of a database."""
 
     generation: Generation
     version: int | None
     has_cancel_function: bool
     worker_has_started: bool
-    # Read as it always was, and not written. A task that is not found may be on its way to the history.
+    # The schema is read as before, and not written. A missing task may be moving to the history.
     cutover_is_pending: bool = False
 
     @property
@@ -51,29 +51,29 @@ class Schema:
         return f"horsies {releases} (schema {number}, finished tasks {self.generation.replace('_', ' ')})"
 
     def require_writable(self) -> None:
-        """A schema newer than any tested one is read and never written, nor is one that is about to change."""
+        """Refuse to write a schema that is newer than any tested one, or that is about to change."""
         if self.cutover_is_pending:
             raise CutoverPending(CUTOVER_PENDING)
         if self.is_newer_than_tested:
             raise SchemaUnsupported(
-                f"the horsies schema is at version {self.version}, newer than {NEWEST_TESTED_VERSION}, the "
-                "newest this release was tested with; it is read but not written. Upgrade airflow-horsies"
+                f"The horsies schema is at version {self.version}, newer than {NEWEST_TESTED_VERSION}, the newest that "
+                "this release is tested with. It is read but not written. Upgrade airflow-horsies."
             )
 
 
 def detect_schema() -> Script[Schema]:
-    """The schema of this database, or an error that says what is there instead."""
+    """The schema of this database; SchemaMissing or SchemaUnsupported if there is none that we support."""
     (found,) = yield Statement(sql_text("airflow_horsies.wire", "probe_schema"))
     if not found["has_tasks"]:
         raise SchemaMissing(
-            "the database has no table horsies_tasks on its search_path. Start a horsies worker on it once "
-            "('horsies worker your_module:app' creates its tables), or correct the connection's database"
+            "The database has no table horsies_tasks on its search_path. Start a horsies worker on it once "
+            "('horsies worker your_module:app' creates the tables), or correct the database of the connection."
         )
     missing = REQUIRED_COLUMNS - set(found["columns"])
     if missing:
         raise SchemaUnsupported(
-            f"horsies_tasks lacks {', '.join(sorted(missing))}: it belongs to a horsies release older than "
-            f"0.1.6. Supported are {TESTED_RELEASES}; upgrade horsies"
+            f"The table horsies_tasks has no column {', '.join(sorted(missing))}: it belongs to a horsies release "
+            f"older than 0.1.6. Upgrade horsies. Supported releases: {TESTED_RELEASES}."
         )
     is_uuid = found["id_type"] == "uuid"
     if is_uuid and found["holds_live_only"]:

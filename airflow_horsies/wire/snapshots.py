@@ -1,36 +1,36 @@
-"""What a reader sees: how values are written, a state of the database that several share, how far it is settled."""
+"""Formats and snapshots for readers: value formats, a shared snapshot, and the horizon of settled transactions."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import UTC, datetime
 
-from airflow_horsies.wire.statement import Script, Statement, sql_text
+from airflow_horsies.db.statement import Script, Statement, sql_text
 
 PACKAGE = "airflow_horsies.wire"
 
 
 def format_for_copy() -> Script[None]:
-    """How values are written, for the rest of the transaction."""
+    """Set the format of values for the rest of the transaction."""
     yield Statement(sql_text(PACKAGE, "format_for_copy"))
 
 
 def measure_tables(names: Collection[str]) -> Script[int]:
-    """The bytes of tables with their partitions."""
+    """The size of tables with their partitions, in bytes."""
     (row,) = yield Statement(sql_text(PACKAGE, "measure_tables"), {"names": list(names)})
     size: int = row["bytes"]
     return size
 
 
 def export_snapshot() -> Script[str]:
-    """A name under which other transactions see what this one sees, while it lasts."""
+    """The name of the snapshot of this transaction, for use by others while it lasts."""
     (row,) = yield Statement(sql_text(PACKAGE, "export_snapshot"))
     snapshot: str = row["snapshot"]
     return snapshot
 
 
 def lock_part(read_key: int, part: int) -> Script[None]:
-    """Show to the keeper of the snapshot that a part of a read is being read, until the transaction ends."""
+    """Mark a part of a read as being read, for the keeper of the snapshot, until the transaction ends."""
     yield Statement(sql_text(PACKAGE, "lock_part"), {"read_key": read_key, "part": part})
 
 
@@ -40,6 +40,6 @@ def find_parts_being_read(read_key: int) -> Script[set[int]]:
 
 
 def read_horizon() -> Script[tuple[int, datetime]]:
-    """The first transaction that may not have ended yet, and the time."""
+    """The oldest transaction that may still run, and the current time."""
     (row,) = yield Statement(sql_text(PACKAGE, "read_horizon"))
     return row["horizon"], row["at"].astimezone(UTC)

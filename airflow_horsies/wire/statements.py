@@ -1,4 +1,4 @@
-"""The statements of one database's schema: the same functions, and the same columns back, for both generations."""
+"""The statements for the schema of a database: the same functions and result columns for both generations."""
 
 from __future__ import annotations
 
@@ -6,24 +6,25 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from airflow_horsies.models import PageCursor, Slice, TaskState
+from airflow_horsies.core.paging import PageCursor, Slice
+from airflow_horsies.core.task import TaskState
+from airflow_horsies.db.statement import CopyIn, Statement, sql_text
 from airflow_horsies.wire.copying import task_lines
 from airflow_horsies.wire.encoding import COMPACT, EncodedTask
 from airflow_horsies.wire.schema import Generation, Schema
-from airflow_horsies.wire.statement import CopyIn, Statement, sql_text
 
 PACKAGE = "airflow_horsies.wire"
 TASK_ID_LOCK_SPACE = 732
 TASK_ID_LOCK_BUCKETS = 256
 IDEMPOTENCY_WINDOW = timedelta(hours=24)
-# More than is shown: what is cut in the middle of a secret could not be masked.
+# More than is displayed: a secret that is cut in the middle could not be masked.
 SUMMARY_CHARS = 5_000
 MOST_CHARS = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """Builds statements for the schema that was found."""
+    """Builds statements for the detected schema."""
 
     schema: Schema
 
@@ -37,16 +38,16 @@ class Wire:
 
     @property
     def keeps_snapshots(self) -> bool:
-        """Whether the attempts of a task become one value when it ends."""
+        """Whether horsies stores the attempts of an ended task as one value."""
         return self.schema.generation is Generation.MOVED
 
     def enqueue_tasks(self, tasks: Sequence[EncodedTask]) -> Statement:
-        """An id that exists already is an error of the server."""
-        # One value for all of them: an array for each column takes the driver several times as long.
+        """An existing id is an error of the server."""
+        # One JSON value: an array per column takes the driver several times as long.
         return Statement(self._sql("enqueue_tasks"), {"tasks": COMPACT.encode([_columns(task) for task in tasks])})
 
     def copy_tasks(self, tasks: Sequence[EncodedTask], now: datetime) -> CopyIn:
-        """As enqueue_tasks, for many."""
+        """As enqueue_tasks, for many tasks."""
         with_commands = self.schema.generation is Generation.MOVED
         return CopyIn(self._sql("copy_tasks"), lines=task_lines(tasks, now, with_commands=with_commands))
 
@@ -72,7 +73,7 @@ class Wire:
         )
 
     def read_tasks(self, ids: Collection[str], *, whole: bool, message_chars: int = SUMMARY_CHARS) -> Statement:
-        """:param message_chars: how much to read of each message, where not the whole is asked for."""
+        """:param message_chars: how much to read of each message, unless ``whole``."""
         params = {"ids": list(ids), "whole": whole, "message_chars": MOST_CHARS if whole else message_chars}
         return Statement(self._sql("read_tasks"), params)
 
@@ -80,7 +81,7 @@ class Wire:
         return Statement(self._sql("read_states"), {"ids": list(ids)})
 
     def count_states(self, ids: str) -> Statement:
-        """:param ids: an array in the words of Postgres, as our own tables gave it."""
+        """:param ids: an array as Postgres text, from our own tables."""
         return Statement(self._sql("count_states"), {"ids": ids})
 
     def order_tasks(
@@ -144,6 +145,9 @@ class Wire:
             sql_text(PACKAGE, "read_running_task"), {"id": task_id, "worker_id": worker_id, "claimed_at": claimed_at}
         )
 
+    def find_running_task(self, hostname: str, pid: int) -> Statement:
+        return Statement(sql_text(PACKAGE, "find_running_task"), {"hostname": hostname, "pid": pid})
+
     def read_queues(self) -> Statement:
         return Statement(sql_text(PACKAGE, "read_queues"))
 
@@ -163,7 +167,7 @@ class Wire:
         return Statement(self._sql("scan_ended_attempts"), part.params)
 
     def scan_snapshots(self, part: Slice) -> Statement:
-        """Ended tasks, each with all of its attempts in one value."""
+        """Ended tasks, with all attempts of a task in one value."""
         return Statement(self._sql("scan_snapshots"), part.params)
 
     def scan_workers(self, part: Slice) -> Statement:
@@ -179,7 +183,7 @@ class Wire:
         return Statement(sql_text(PACKAGE, "sample_workers"), {**part.params, "percent": percent})
 
     def tail_attempts(self, *, since: datetime | None, from_transaction: int, to_transaction: int) -> Statement:
-        """What became final in transactions from one up to another; ``since`` is a time before all of it."""
+        """The attempts that a range of transactions made final; ``since`` is a time before all of them."""
         return Statement(
             self._sql("tail_attempts"),
             {"since": since, "from_transaction": from_transaction, "to_transaction": to_transaction},
@@ -201,7 +205,7 @@ class Wire:
 
 
 def _columns(task: EncodedTask) -> dict[str, object]:
-    """What enqueue_tasks.sql takes from one task, as JSON has it."""
+    """The values of one task for enqueue_tasks.sql, as JSON."""
     return {
         "id": task.id,
         "task_name": task.task_name,

@@ -1,4 +1,4 @@
-"""The side that runs in horsies workers; it needs the ``worker`` extra and Python 3.13.
+"""The part that runs in horsies workers. It needs the ``worker`` extra and Python 3.13.
 
 .. code-block:: python
 
@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from airflow_horsies.models import ResultReference
+from airflow_horsies.core.task import ResultReference
 from airflow_horsies.worker.app import horsies_app
 from airflow_horsies.worker.child import progress
 from airflow_horsies.worker.errors import ERROR_CODES, TaskFault

@@ -5,20 +5,20 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-# One child, as one crash ends all of them; and never replaced for its age, as its warm Spark session would go with it.
+# One child, because a crash of one child ends all of them. It is never recycled, as that would end its Spark session.
 SPARK_DEFAULTS = {"--processes": "1", "--max-tasks-per-child": "1000000"}
 
 
 def with_defaults(arguments: Sequence[str]) -> list[str]:
-    """The arguments behind our defaults, as the last one given counts."""
+    """Put our defaults before the arguments: the last value of an option wins."""
     return ["worker", *(part for default in SPARK_DEFAULTS.items() for part in default), *arguments]
 
 
 def main() -> None:
-    from horsies.core.cli import main as horsies_main
+    from airflow_horsies.borrowed.horsies import run_command_line
 
     sys.argv = ["horsies", *with_defaults(sys.argv[1:])]
-    horsies_main()
+    run_command_line()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""``horsies_app``: a horsies app with sane settings for Spark."""
+"""``horsies_app``: a horsies app with settings suited to Spark."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from pydantic import SecretStr
 
 from airflow_horsies.worker.child import start_child
 from airflow_horsies.worker.settings import Queue, WorkerSettings
-from airflow_horsies.worker.tasks import let_tasks_know, uses_spark
+from airflow_horsies.worker.tasks import apply_settings, uses_spark
 
 log = logging.getLogger(__name__)
 
 RECYCLING = "--max-tasks-per-child"
-# A heart beats several times before it is taken for dead.
-BEATS = 4
-# A worker that loses its connection while it claims may not know what it has claimed, and renews the claim all the
-# same: horsies lets it do so for three minutes. A child takes up what is claimed for it within seconds.
+# A worker misses this many heartbeats before it counts as dead.
+HEARTBEATS = 4
+# A worker that loses its connection during a claim may not know what it claimed, and still renews the claim.
+# horsies allows that for three minutes. A child starts a claimed task within seconds.
 CLAIM_LEASE_MS = 20_000
-CLAIM_RENEWED_FOR_MS = 60_000
+MAX_CLAIM_RENEW_AGE_MS = 60_000
 
 
 def horsies_app(
@@ -38,9 +38,9 @@ def horsies_app(
     **config: Any,
 ) -> Horsies:
     """
-    Make the app that a module of tasks hands to ``horsies worker``.
+    Make the app that ``horsies worker`` loads from a module of tasks.
 
-    What is not given comes from the environment; the names are in brackets.
+    Missing arguments are read from the environment variables in brackets.
 
     .. code-block:: python
 
@@ -50,15 +50,16 @@ def horsies_app(
         app = horsies_app()
 
     :param database_url: horsies' database [``HORSIES_DATABASE_URL``].
-    :param direct_database_url: the same past a pooler in transaction mode [``HORSIES_DIRECT_DATABASE_URL``].
-    :param queues: the queues to serve, as Queue or as ``NAME:PRIORITY:MAX_RUNNING``; the queue ``default`` if none
-        [``HORSIES_QUEUES``, separated by commas].
-    :param dead_after: how long after its last sign of life a worker counts as dead, so that its tasks are recovered;
-        two minutes if not given [``HORSIES_DEAD_AFTER_SECONDS``].
+    :param direct_database_url: the URL that bypasses a pooler in transaction mode
+        [``HORSIES_DIRECT_DATABASE_URL``].
+    :param queues: the queues to serve, as Queue or as ``NAME:PRIORITY:MAX_RUNNING``; by default the queue
+        ``default`` [``HORSIES_QUEUES``, separated by commas].
+    :param dead_after: how long after its last heartbeat a worker counts as dead and its tasks are recovered; by default
+        two minutes [``HORSIES_DEAD_AFTER_SECONDS``].
     :param spark_master: where Spark runs: ``local[*]``, ``spark://…``, ``yarn``, ``k8s://…`` or ``sc://…``
         [``HORSIES_SPARK_MASTER``].
     :param spark_conf: Spark's own settings [``HORSIES_SPARK_CONF``, a JSON object].
-    :param config: anything else that horsies' own AppConfig takes.
+    :param config: any other field of horsies' own AppConfig.
     """
     settings = WorkerSettings.resolve(
         database_url=database_url,
@@ -69,9 +70,9 @@ def horsies_app(
         spark_conf=spark_conf,
     )
     app = Horsies(AppConfig(**{**_config_of(settings), **_claims_of(config), **config}))
-    let_tasks_know(app, settings)
+    apply_settings(app, settings)
     if settings.spark.is_connect:
-        # Functions that are made for Spark when a module is imported must know what they are made for.
+        # UDFs that are created when a module is imported depend on the kind of session.
         os.environ.update(SPARK_REMOTE=settings.spark.master, SPARK_CONNECT_MODE_ENABLED="1")
 
     @app.on_child_process_start
@@ -79,8 +80,8 @@ def horsies_app(
         start_child(settings, uses_spark=uses_spark(app))
         if uses_spark(app) and not any(argument.startswith(RECYCLING) for argument in sys.argv):
             log.warning(
-                "horsies replaces a child after 100 tasks, and its warm Spark session with it. Start the worker with "
-                "'python -m airflow_horsies.worker' instead of 'horsies worker', or add %s 1000000",
+                "horsies replaces a child process and its warm Spark session after 100 tasks. Start the worker with "
+                "'python -m airflow_horsies.worker' instead of 'horsies worker', or add %s 1000000.",
                 RECYCLING,
             )
 
@@ -88,17 +89,17 @@ def horsies_app(
 
 
 def _claims_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """How long a claim lasts; left to horsies where other settings of the app depend on it."""
+    """How long a claim lasts. horsies decides where other settings of the app depend on it."""
     if config.keys() & {"claim_lease_ms", "max_claim_renew_age_ms", "prefetch_buffer", "recovery"}:
         return {}
-    return {"claim_lease_ms": CLAIM_LEASE_MS, "max_claim_renew_age_ms": CLAIM_RENEWED_FOR_MS}
+    return {"claim_lease_ms": CLAIM_LEASE_MS, "max_claim_renew_age_ms": MAX_CLAIM_RENEW_AGE_MS}
 
 
 def _config_of(settings: WorkerSettings) -> dict[str, Any]:
     direct = settings.direct_database_url
     dead_after_ms = int(settings.dead_after.total_seconds() * 1000)
-    # Often enough for the others on the database, too, which may be less patient: each looks after all tasks.
-    beat_ms = min(max(dead_after_ms // BEATS, 1_000), 5_000)
+    # Frequent enough for other workers with a shorter limit too: every worker checks all tasks.
+    beat_ms = min(max(dead_after_ms // HEARTBEATS, 1_000), 5_000)
     config: dict[str, Any] = {
         "broker": PostgresConfig(
             database_url=SecretStr(settings.database_url),

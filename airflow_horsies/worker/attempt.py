@@ -1,42 +1,32 @@
-"""The attempt that a child runs: who it is, what it wrote, how far it is, and whether it must stop."""
+"""The attempt that a child runs: its identity, log, progress and stop reason."""
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
-from types import FrameType
 from typing import Any
 
-from airflow_horsies.models import LogChunk, Progress
+from airflow_horsies.borrowed.horsies import Assignment
+from airflow_horsies.client.reporting import Claim
+from airflow_horsies.core.log import LogChunk, Progress
 from airflow_horsies.worker.logs import AttemptLog
 
-# A task that is stopped this long before horsies would kill its process can clean up, and leaves the session warm.
-SOFT_TIMEOUT_LEAD_PART = 0.1
-LEAST_LEAD_SECONDS, MOST_LEAD_SECONDS = 2.0, 10.0
-LEAST_SOFT_TIMEOUT_SECONDS = 10.0
+# A task is stopped this long before horsies kills its process, so that it can clean up and the session stays warm.
+SOFT_TIMEOUT_LEAD_FRACTION = 0.1
+MIN_LEAD_SECONDS, MAX_LEAD_SECONDS = 2.0, 10.0
+MIN_SOFT_TIMEOUT_SECONDS = 10.0
 
 
 class StopReason(StrEnum):
-    """Why an attempt is made to stop."""
+    """Why an attempt is stopped, as a clause after "because"."""
 
     CANCELLED = "it was cancelled"
-    TIMED_OUT = "its timeout was about to be over"
+    TIMED_OUT = "it was about to reach its timeout"
     GOOD_UNTIL_PASSED = "its good_until passed while it ran"
-    CLAIM_LOST = "horsies gave it to another worker, or ended it"
-
-
-@dataclass(frozen=True, slots=True)
-class Assignment:
-    """What horsies gave this child to run."""
-
-    task_id: str
-    worker_id: str
-    claimed_at: datetime | None
-    timeout_seconds: float | None
+    CLAIM_LOST = "horsies gave it to another worker or ended it"
 
 
 def _set_event() -> threading.Event:
@@ -47,24 +37,24 @@ def _set_event() -> threading.Event:
 
 @dataclass(slots=True, eq=False)
 class RunningAttempt:
-    """Shared between the task's own thread and those that watch it."""
+    """Shared between the task's thread and the threads that watch it."""
 
     assignment: Assignment
     log: AttemptLog
     stops_at_good_until: bool = False
     started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     started: float = field(default_factory=time.monotonic)
-    # Known once the reporter has asked the database.
+    # Set once the reporter has read them from the database.
     number: int | None = None
     good_until: datetime | None = None
     lines_written: int = 0
     unwritten: list[LogChunk] = field(default_factory=list)
     progress: tuple[int, int | None, str | None] | None = None
-    tells_own_progress: bool = False
+    reports_own_progress: bool = False
     stop_reason: StopReason | None = None
-    # Whether its code or its Spark jobs were cut short; what it returns then is not its result.
+    # Whether its code or its Spark jobs were interrupted. Its return value is then not its result.
     is_interrupted: bool = False
-    # Cleared while something that stops it is under way.
+    # Cleared while the attempt is being stopped.
     settled: threading.Event = field(default_factory=_set_event)
     # None until it has ended.
     outcome: str | None = None
@@ -79,18 +69,23 @@ class RunningAttempt:
     def task_id(self) -> str:
         return self.assignment.task_id
 
+    @property
+    def claim(self) -> Claim:
+        assignment = self.assignment
+        return Claim(task_id=assignment.task_id, worker_id=assignment.worker_id, claimed_at=assignment.claimed_at)
+
     def current_progress(self) -> Progress | None:
         if self.progress is None or self.number is None:
             return None
         done, total, stage = self.progress
         return Progress(attempt=self.number, done=done, total=total, stage=stage)
 
-    def reason_to_stop_by_now(self) -> StopReason | None:
-        """Whether its time is up."""
+    def find_passed_limit(self) -> StopReason | None:
+        """The time limit that has passed, if any."""
         limit = self.assignment.timeout_seconds
         if (
             limit is not None
-            and limit >= LEAST_SOFT_TIMEOUT_SECONDS
+            and limit >= MIN_SOFT_TIMEOUT_SECONDS
             and time.monotonic() - self.started > limit - _lead(limit)
         ):
             return StopReason.TIMED_OUT
@@ -99,7 +94,7 @@ class RunningAttempt:
         return None
 
     def end(self, outcome: str, error_code: str | None = None, error_message: str | None = None) -> bool:
-        """Whether it had not ended before: the first who says how it ended is right."""
+        """Set the outcome; False if it was already set, as the first outcome wins."""
         with self._ending:
             if self.outcome is not None:
                 return False
@@ -112,25 +107,4 @@ class RunningAttempt:
 
 
 def _lead(limit: float) -> float:
-    return min(max(limit * SOFT_TIMEOUT_LEAD_PART, LEAST_LEAD_SECONDS), MOST_LEAD_SECONDS)
-
-
-def find_assignment() -> Assignment | None:
-    """What horsies is running on this thread; None where the function was called by hand.
-
-    horsies hands a task nothing but its arguments, so the rest is read where it stands: in the frame of
-    ``_run_task_entry`` (0.5.4), below which every task of a worker runs.
-    """
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        if frame.f_code.co_name == "_run_task_entry":
-            known = frame.f_locals
-            timeout_ms = known.get("timeout_ms")
-            return Assignment(
-                task_id=str(known["task_id"]),
-                worker_id=str(known["master_worker_id"]),
-                claimed_at=known.get("claimed_at"),
-                timeout_seconds=None if timeout_ms is None else timeout_ms / 1000,
-            )
-        frame = frame.f_back
-    return None
+    return min(max(limit * SOFT_TIMEOUT_LEAD_FRACTION, MIN_LEAD_SECONDS), MAX_LEAD_SECONDS)

@@ -1,4 +1,4 @@
-"""What a child process of a worker is made of, and how it runs a task."""
+"""A child process of a worker, and how it runs a task."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from functools import partial
 from typing import Any
 
 from horsies import TaskError, TaskResult
-from horsies.core.models.tasks import OperationalErrorCode, OutcomeCode
 
-from airflow_horsies.worker.attempt import Assignment, RunningAttempt, StopReason, find_assignment
-from airflow_horsies.worker.errors import Failure, TaskFault, describe, is_unfit_to_keep, short
+from airflow_horsies.borrowed.horsies import Assignment, OperationalErrorCode, OutcomeCode, find_assignment
+from airflow_horsies.worker.attempt import RunningAttempt, StopReason
+from airflow_horsies.worker.engines.engine import Spark, make_spark
+from airflow_horsies.worker.errors import Failure, TaskFault, describe, is_unstorable, short
 from airflow_horsies.worker.housekeeping import Housekeeper
 from airflow_horsies.worker.logs import AttemptLog, Capture
 from airflow_horsies.worker.masking import mask_known
 from airflow_horsies.worker.parent_death import die_with_parent
 from airflow_horsies.worker.reporter import Reporter, database_of
 from airflow_horsies.worker.settings import WorkerSettings
-from airflow_horsies.worker.spark import Spark, make_spark
 from airflow_horsies.worker.stopping import Stopper
 
 log = logging.getLogger(__name__)
 
 Outcome = TaskResult[Any, TaskError]
-# Given the Spark session, or None for a task without Spark: runs the author's function, returns JSON.
+# Takes the Spark session, or None for a task without Spark. Runs the author's function and returns JSON.
 Body = Callable[[Any], Any]
 
 
-# How an attempt ends that was made to stop, and with which code.
+# The outcome and the error code of a stopped attempt.
 STOPPED: dict[StopReason, tuple[str, OutcomeCode | str]] = {
     StopReason.CANCELLED: ("CANCELLED", OutcomeCode.TASK_CANCELLED),
     StopReason.CLAIM_LOST: ("CANCELLED", OutcomeCode.TASK_CANCELLED),
@@ -47,7 +47,7 @@ class Child:
         self._settings = settings
         self._capture = Capture(self._current_log)
         self._stopper = Stopper()
-        self._spark: Spark | None = make_spark(settings.spark, self._hear_spark) if uses_spark else None
+        self._spark: Spark | None = make_spark(settings.spark, self._on_spark_line) if uses_spark else None
         database = database_of(settings.direct_database_url or settings.database_url)
         self._reporter = Reporter(database, stop=self._stop, before_report=self._before_report)
         self._housekeeper = Housekeeper(
@@ -57,7 +57,7 @@ class Child:
         self._stopping = threading.Lock()
 
     def start(self) -> None:
-        """Called once, on the main thread, before the first task; must not take long."""
+        """Called once, on the main thread, before the first task. Must return quickly."""
         parent = multiprocessing.parent_process()
         if parent is not None and parent.pid is not None:
             die_with_parent(parent.pid)
@@ -76,8 +76,20 @@ class Child:
     def current(self) -> RunningAttempt | None:
         return self._current
 
+    def find_assignment(self) -> Assignment | None:
+        """The task on this thread according to horsies' table, for releases whose frames do not show it."""
+        if self._current is not None or threading.current_thread() is not threading.main_thread():
+            return None
+        claim = self._reporter.find_claim()
+        if claim is None:
+            return None
+        log.warning(
+            "This release of horsies does not show which task it runs. Using task %s from its table.", claim.task_id
+        )
+        return Assignment(claim.task_id, claim.worker_id, claim.claimed_at, timeout_seconds=None)
+
     def run(self, assignment: Assignment, body: Body, *, with_spark: bool, stops_at_good_until: bool) -> Outcome:
-        """Run the body of a task as an attempt: with its log, its progress, and a way to stop it."""
+        """Run the body of a task as an attempt with a log, progress and a way to stop it."""
         attempt_log = AttemptLog(self._settings.log_lines, self._settings.log_bytes)
         attempt = RunningAttempt(assignment, attempt_log, stops_at_good_until=stops_at_good_until)
         self._capture.flush()
@@ -114,17 +126,20 @@ class Child:
 
     def _settle(self, attempt: RunningAttempt) -> None:
         if not self._stopper.settle(attempt) and self._spark is not None:
-            log.error("Interrupting Spark for task %s hangs, and would hit the next one", attempt.task_id)
+            log.error(
+                "Interrupting the Spark jobs of task %s hangs. Restarting Spark to protect the next task.",
+                attempt.task_id,
+            )
             self._spark.restart()
 
     def _leave_spark(self, spark: Spark, attempt: RunningAttempt, failure: Failure | None) -> Failure | None:
         try:
             if failure is not None and spark.is_lost:
-                failure = spark.how_it_was_lost(failure)
+                failure = spark.explain_loss(failure)
             attempt.metrics = spark.metrics(attempt.task_id)
             spark.close_session()
         except Exception:
-            log.exception("Spark could not be tidied up after task %s; it is started anew", attempt.task_id)
+            log.exception("Cleaning up Spark after task %s failed. Restarting Spark.", attempt.task_id)
             spark.restart()
         return failure
 
@@ -132,18 +147,18 @@ class Child:
         self, attempt: RunningAttempt, value: Any, error: BaseException | None, failure: Failure | None
     ) -> Outcome:
         if attempt.stop_reason is not None and (error is not None or attempt.is_interrupted):
-            return _failed(*_end_stopped(attempt, attempt.stop_reason, "Stopped"))
+            return _failed(*_end_stopped(attempt, attempt.stop_reason))
         if error is None or failure is None:
             attempt.end("COMPLETED")
             return TaskResult(ok=value)
         unhandled = OperationalErrorCode.UNHANDLED_EXCEPTION
-        attempt.log.say("ERROR", f"{failure.code or unhandled.value}: {failure.message}")
+        attempt.log.add_note("ERROR", f"{failure.code or unhandled.value}: {failure.message}")
         attempt.end("FAILED", failure.code or unhandled.value, failure.message)
         if failure.code is not None:
             return _failed(failure.code, failure.message)
-        if is_unfit_to_keep(error):
+        if is_unstorable(error):
             return _failed(unhandled, failure.message)
-        # The app's and the task's own exception_mapper have a say in what it is called.
+        # The exception_mapper of the app or of the task may choose the error code.
         raise error
 
     # -- on other threads ----------------------------------------------------------------------------------------
@@ -152,7 +167,7 @@ class Child:
         attempt = self._current
         return None if attempt is None else attempt.log
 
-    def _hear_spark(self, level: str, line: str) -> None:
+    def _on_spark_line(self, level: str, line: str) -> None:
         os.write(2, f"{line}\n".encode("utf-8", "backslashreplace"))
         attempt = self._current
         if attempt is not None:
@@ -163,7 +178,7 @@ class Child:
         attempt = self._current
         if attempt is not None and self._spark is not None:
             progress = self._spark.poll_progress()
-            if progress is not None and not attempt.tells_own_progress:
+            if progress is not None and not attempt.reports_own_progress:
                 attempt.progress = progress
 
     def _stop(self, attempt: RunningAttempt, reason: StopReason) -> None:
@@ -172,7 +187,7 @@ class Child:
                 return
             attempt.settled.clear()
             attempt.stop_reason = reason
-        attempt.log.say("WARNING", f"Stopping this attempt, as {reason}")
+        attempt.log.add_note("WARNING", f"Stopping this attempt because {reason}.")
         interrupt = None if self._spark is None else partial(self._spark.interrupt, attempt.task_id)
         threading.Thread(
             target=self._stopper.bring_to_stop,
@@ -182,9 +197,9 @@ class Child:
         ).start()
 
     def _report_killed(self, attempt: RunningAttempt, reason: StopReason) -> bool:
-        attempt.log.say("ERROR", "It did not stop, and its process was killed")
+        attempt.log.add_note("ERROR", "The attempt did not stop. Its process was killed.")
         outcome, code = STOPPED[reason]
-        if not attempt.end(outcome, _text_of(code), f"Its process was killed, as {reason}"):
+        if not attempt.end(outcome, _text_of(code), f"The process of the attempt was killed because {reason}."):
             return False
         self._reporter.end(attempt)
         return True
@@ -201,8 +216,8 @@ def start_child(settings: WorkerSettings, *, uses_spark: bool) -> None:
 
 
 def run_task(body: Body, *, with_spark: bool, stops_at_good_until: bool) -> Outcome:
-    """Run a task that horsies has called; one that was called by hand simply runs."""
-    assignment = find_assignment()
+    """Run a task. Outside a worker, the body is called directly."""
+    assignment = None if _child is None else find_assignment() or _child.find_assignment()
     if _child is None or assignment is None:
         return TaskResult(ok=body(_session_of_caller() if with_spark else None))
     return _child.run(assignment, body, with_spark=with_spark, stops_at_good_until=stops_at_good_until)
@@ -210,7 +225,7 @@ def run_task(body: Body, *, with_spark: bool, stops_at_good_until: bool) -> Outc
 
 def progress(done: int, total: int | None = None, text: str | None = None) -> None:
     """
-    Say how far the task is; shown in Airflow while it runs. Outside a worker it does nothing.
+    Report the progress of the task, which Airflow shows while it runs. Does nothing outside a worker.
 
     .. code-block:: python
 
@@ -218,21 +233,22 @@ def progress(done: int, total: int | None = None, text: str | None = None) -> No
             load(part)
             progress(number, len(parts), part.name)
 
-    :param done: how much is done.
-    :param total: of how much; None where that is not known.
-    :param text: what is being done.
+    :param done: the amount of work done.
+    :param total: the total amount of work; None if it is not known.
+    :param text: a description of the current step.
     """
     attempt = None if _child is None else _child.current
     if attempt is not None:
-        attempt.tells_own_progress = True
+        attempt.reports_own_progress = True
         attempt.progress = (int(done), None if total is None else int(total), None if text is None else short(text))
 
 
-def _end_stopped(attempt: RunningAttempt, reason: StopReason, how: str) -> tuple[OutcomeCode | str, str]:
-    """The end of an attempt that was made to stop; its code and what is said of it."""
+def _end_stopped(attempt: RunningAttempt, reason: StopReason) -> tuple[OutcomeCode | str, str]:
+    """End a stopped attempt; returns its error code and message."""
     outcome, code = STOPPED[reason]
-    attempt.end(outcome, _text_of(code), f"{how}, as {reason}")
-    return code, f"{how}, as {reason}"
+    message = f"The attempt was stopped because {reason}."
+    attempt.end(outcome, _text_of(code), message)
+    return code, message
 
 
 def _text_of(code: OutcomeCode | str) -> str:

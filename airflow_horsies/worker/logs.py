@@ -1,7 +1,7 @@
-"""The lines of an attempt: what the task prints and logs, and what Spark says meanwhile.
+"""The log of an attempt: what the task prints and logs, and the output of Spark.
 
-``sys.stdout`` and ``sys.stderr`` of a child are replaced once and for good. Python's own buffers stay in front, so that
-a line costs what it cost before; what passes is handed on in chunks to where it went before, and to the attempt.
+``sys.stdout`` and ``sys.stderr`` of a child are replaced once. Python's own buffers stay in front, so that a line costs
+no more than before. Each chunk goes to the original stream and to the attempt.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import BinaryIO, TextIO
 
-from airflow_horsies.models import LogChunk
+from airflow_horsies.core.log import LogChunk
 from airflow_horsies.worker.masking import presentable
 
 MAX_LINE_CHARS = 4_000
 MAX_LINE_BYTES = 100_000
 CHUNK_BYTES = 32_768
-# Its header, its key in the table and in the index, its time and level.
+# The row header, the key in table and index, the time and the level.
 ROW_BYTES = 100
 
 Sink = Callable[[], "AttemptLog | None"]
 
 
 class AttemptLog:
-    """Collects the lines of one attempt, up to a limit; taking them is the reporter's part."""
+    """Collects the lines of one attempt up to a limit; the reporter takes them."""
 
     def __init__(self, max_lines: int, max_bytes: int = sys.maxsize) -> None:
         self._max_lines = max_lines
@@ -54,33 +54,33 @@ class AttemptLog:
                 self._chunks.append((at or datetime.now(UTC), level, kept))
             self._drop(len(lines) - len(kept))
 
-    def say(self, level: str, text: str) -> None:
-        """A line of our own, which is kept even where the task has written all it may."""
+    def add_note(self, level: str, text: str) -> None:
+        """Add a line of our own, also beyond the limit."""
         self._chunks.append((datetime.now(UTC), level, [text]))
 
     def drop(self, lines: int) -> None:
-        """Lines that came after the last one that is kept."""
+        """Count lines beyond the limit."""
         with self._lock:
             self._drop(lines)
 
     def add_exception(self, error: BaseException) -> None:
         try:
-            told = "".join(traceback.format_exception(error))
+            trace = "".join(traceback.format_exception(error))
         except Exception:
-            told = "".join(traceback.format_tb(error.__traceback__))
-        self.add("ERROR", told.splitlines())
+            trace = "".join(traceback.format_tb(error.__traceback__))
+        self.add("ERROR", trace.splitlines())
 
     def add_place(self, error: BaseException) -> None:
-        """Where the code was when it was stopped."""
+        """Add the place where the code was stopped."""
         self.add("WARNING", "".join(traceback.format_tb(error.__traceback__)).splitlines())
 
     def close(self) -> None:
-        """Say how much was left out."""
+        """Report how many lines were dropped."""
         if self.dropped:
-            self.say("WARNING", f"{self.dropped:,} further lines were not kept; the worker's own log has them")
+            self.add_note("WARNING", f"{self.dropped:,} more lines were not stored. See the log of the worker process.")
 
     def take(self, first_number: int) -> list[LogChunk]:
-        """The lines that came since, numbered and masked."""
+        """Remove and return the collected lines, numbered and masked."""
         chunks: list[LogChunk] = []
         while self._chunks:
             at, level, lines = self._chunks.popleft()
@@ -89,7 +89,7 @@ class AttemptLog:
         return chunks
 
     def _fitting(self, lines: list[str]) -> list[str]:
-        """As many of the lines as there is room for; from the first one on for which there is none, nothing is kept."""
+        """The lines that fit. After the first line that does not fit, nothing is stored."""
         for number, line in enumerate(lines):
             size = _size(line)
             if size > self._bytes_left:
@@ -101,15 +101,17 @@ class AttemptLog:
     def _drop(self, lines: int) -> None:
         if lines > 0 and not self.dropped:
             bound = f"{self._max_lines:,} lines" if self._bytes_left else f"{self._max_bytes:,} bytes"
-            self.say("WARNING", f"This attempt has written its {bound}; more are not kept here")
+            self.add_note(
+                "WARNING", f"The log of this attempt has reached its limit of {bound}. Later lines are not stored."
+            )
         self.dropped += max(lines, 0)
 
 
-class _Passage(io.RawIOBase):
-    """Hands chunks on to the stream that was there before, and whole lines to the attempt that runs now."""
+class _TeeStream(io.RawIOBase):
+    """Writes chunks to the original stream, and whole lines to the log of the current attempt."""
 
-    def __init__(self, before: BinaryIO, level: str, sink: Sink) -> None:
-        self._before = before
+    def __init__(self, original: BinaryIO, level: str, sink: Sink) -> None:
+        self._original = original
         self._level = level
         self._sink = sink
         self._log: AttemptLog | None = None
@@ -121,10 +123,10 @@ class _Passage(io.RawIOBase):
 
     def write(self, data: bytes) -> int:  # type: ignore[override]
         chunk = bytes(data)
-        # Where its disk is full, the worker's own log has a gap; no task fails for that.
+        # If the disk is full, the worker's own log has a gap, and no task fails.
         with suppress(OSError):
-            self._before.write(chunk)
-            self._before.flush()
+            self._original.write(chunk)
+            self._original.flush()
         log = self._sink()
         if log is not self._log:
             self._log, self._rest, self._skips_rest = log, b"", False
@@ -133,10 +135,10 @@ class _Passage(io.RawIOBase):
         return len(chunk)
 
     def fileno(self) -> int:
-        return self._before.fileno()
+        return self._original.fileno()
 
     def end_line(self) -> None:
-        """A last line without an end is a line, too."""
+        """Add a last line that has no line break."""
         rest, self._rest = self._rest, b""
         if self._log is not None and rest:
             self._log.add(self._level, [rest.decode("utf-8", "backslashreplace")])
@@ -144,7 +146,7 @@ class _Passage(io.RawIOBase):
     def _keep(self, log: AttemptLog, chunk: bytes) -> None:
         if log.is_full:
             log.drop(chunk.count(b"\n"))
-            # A line that began before was counted with its end; one without an end is counted by end_line.
+            # A line that began earlier is counted with its end. A line without an end is counted by end_line.
             self._rest = b"" if chunk.endswith(b"\n") else chunk[-1:]
             return
         *lines, self._rest = (self._rest + chunk).split(b"\n")
@@ -154,13 +156,13 @@ class _Passage(io.RawIOBase):
         if lines:
             log.add(self._level, [line.decode("utf-8", "backslashreplace") for line in lines])
         if len(self._rest) > MAX_LINE_BYTES:
-            # Nobody reads on; what follows up to the end of the line goes with it.
+            # The rest of a line this long is skipped.
             log.add(self._level, [self._rest.decode("utf-8", "ignore")])
             self._rest, self._skips_rest = b"", True
 
 
 class _LineHandler(logging.Handler):
-    """Gives log records to the attempt that runs now."""
+    """Adds log records to the log of the current attempt."""
 
     def __init__(self, sink: Sink, flush_streams: Callable[[], None]) -> None:
         super().__init__()
@@ -178,7 +180,7 @@ class _LineHandler(logging.Handler):
         except Exception:
             self.handleError(record)
             return
-        # What was printed before comes before.
+        # Keeps printed lines and log records in order.
         self._flush_streams()
         log.add(record.levelname, lines, datetime.fromtimestamp(record.created, UTC))
 
@@ -188,7 +190,7 @@ class Capture:
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
-        self._streams: list[tuple[TextIO, _Passage]] = []
+        self._streams: list[tuple[TextIO, _TeeStream]] = []
 
     def install(self) -> None:
         root = logging.getLogger()
@@ -201,7 +203,7 @@ class Capture:
         if root.level > logging.INFO or root.level == logging.NOTSET:
             root.setLevel(logging.INFO)
         logging.getLogger("py4j").setLevel(logging.WARNING)
-        # Repeats every error of Spark as one line of JSON, trace and all.
+        # They repeat every Spark error with its stack trace as one line of JSON.
         for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
         sys.stdout = self._replace(sys.stdout, "INFO")
@@ -212,42 +214,42 @@ class Capture:
             stream.flush()
 
     def end_lines(self) -> None:
-        for stream, passage in self._streams:
+        for stream, tee in self._streams:
             stream.flush()
-            passage.end_line()
+            tee.end_line()
 
     def _replace(self, stream: TextIO, level: str) -> TextIO:
         stream.flush()
-        passage = _Passage(stream.buffer, level, self._sink)
+        tee = _TeeStream(stream.buffer, level, self._sink)
         buffered = io.BufferedWriter(_open_file())
         replaced = io.TextIOWrapper(buffered, encoding="utf-8", errors="backslashreplace", newline="\n")
-        buffered.__init__(passage, CHUNK_BYTES)  # type: ignore[misc]
-        self._streams.append((replaced, passage))
+        buffered.__init__(tee, CHUNK_BYTES)  # type: ignore[misc]
+        self._streams.append((replaced, tee))
         return replaced
 
 
 @cache
 def _open_file() -> io.FileIO:
-    """What a text stream is made on: with each piece of a line it asks whether the lowest stream is closed.
+    """The file that a text stream is created on. On each write it checks whether its lowest stream is closed.
 
-    Where it was made on a plain file that costs next to nothing, elsewhere half as much as the printing itself.
+    The check is cheap on a plain file. On another kind of stream it costs half as much as the printing.
     """
     return io.FileIO(os.open(os.devnull, os.O_WRONLY), "w", closefd=False)
 
 
 def _is_not_of_horsies(record: logging.LogRecord) -> bool:
-    """horsies has handlers of its own."""
+    """horsies has its own log handlers."""
     return record.name != "horsies" and not record.name.startswith("horsies.")
 
 
 def _size(line: str) -> int:
-    """What it takes once it is kept, with what its row takes beside it."""
+    """The stored size of a line with the overhead of its row."""
     kept = line[:MAX_LINE_CHARS]
     return ROW_BYTES + (len(kept) if kept.isascii() else len(kept.encode("utf-8", "backslashreplace")))
 
 
 def _clean(lines: list[str]) -> list[str]:
-    """As many lines, fit to be kept; all at once, as one by one would take many times as long."""
+    """The same number of lines, fit to be stored. Masking them one by one would take many times as long."""
     cleaned = presentable("\n".join(line.replace("\n", " ") for line in lines)).split("\n")
     return [_shortened(line.rstrip("\r")) for line in cleaned]
 

@@ -1,4 +1,4 @@
-"""Secrets are taken out of whatever leaves the child: log lines, error messages."""
+"""Removes secrets from the log lines and error messages that leave a child."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 from urllib.parse import unquote, unquote_plus
 
 MASK = "***"
-# Shorter ones would take ordinary words out of every line.
-LEAST_CHARS = 5
+# Shorter secrets would mask ordinary words.
+MIN_CHARS = 5
 SECRET_NAME = re.compile(
     r"password|passwd|secret|token|credential|(?:api|access|account|private|storage)[._-]?key", re.IGNORECASE
 )
-# Under such names one also finds switches and numbers.
+# Settings with such a name can also be switches and numbers.
 HARMLESS = re.compile(r"true|false|none|null|yes|no|on|off|[\d.]+(?:ms|s|m|h|d)?", re.IGNORECASE)
-# Such names are found among the pairs of a connection string, and are too short to look for elsewhere.
+# These additional names occur in connection strings and are too short to look for elsewhere.
 SECRET_PAIR_NAME = re.compile(rf"{SECRET_NAME.pattern}|signature|\b(?:pwd|pass|sig)$", re.IGNORECASE)
 PAIR = re.compile(r"""([\w.-]+(?: [\w.-]+)*)\s*=\s*("[^"]*"|'[^']*'|[^;&\s]+)""")
 URL = re.compile(r"[a-z][\w+.-]*://", re.IGNORECASE)
@@ -30,23 +30,23 @@ _secrets: set[str] = set()
 
 def mask(value: str) -> str:
     """
-    Keep a secret out of the log lines and error messages of this worker; returns it unchanged.
+    Mask a secret in the log lines and error messages of this worker. Returns it unchanged.
 
     .. code-block:: python
 
         key = mask(read_key_from_vault())
 
-    :param value: the secret; one of fewer than five characters is not masked.
+    :param value: the secret. A secret of fewer than five characters is not masked.
     """
     if isinstance(value, str):
-        # Lines are looked at one by one.
-        _secrets.update(line for line in value.splitlines() if len(line) >= LEAST_CHARS)
+        # Text is masked line by line.
+        _secrets.update(line for line in value.splitlines() if len(line) >= MIN_CHARS)
         _pattern.cache_clear()
     return value
 
 
 def mask_known(conf: Mapping[str, str], urls: Iterable[str]) -> None:
-    """Secrets of the environment, of Spark's settings and of database URLs."""
+    """Mask the secrets in the environment, in Spark's settings and in database URLs."""
     for name, value in (*os.environ.items(), *conf.items()):
         if SECRET_NAME.search(name) and not HARMLESS.fullmatch(value):
             mask(value)
@@ -58,7 +58,7 @@ def mask_known(conf: Mapping[str, str], urls: Iterable[str]) -> None:
 
 
 def secrets_in(text: str) -> Iterator[str]:
-    """Passwords of URLs, and what stands under the name of a secret in a connection string or in JSON."""
+    """Passwords in URLs, and values with the name of a secret in a connection string or in JSON."""
     if text.lstrip().startswith(("{", "[")):
         try:
             yield from _secrets_in_json(json.loads(text))
@@ -72,7 +72,7 @@ def secrets_in(text: str) -> Iterator[str]:
     for name, quoted in PAIR.findall(text):
         value = quoted[1:-1] if quoted[0] in "'\"" else quoted
         if SECRET_PAIR_NAME.search(name):
-            # Some separate the pairs by commas, and some passwords have one.
+            # A comma can separate pairs or be part of a password.
             yield from {value, value.partition(",")[0]}
         elif (decoded := unquote_plus(value)).startswith("{"):
             yield from secrets_in(decoded)
@@ -93,7 +93,7 @@ def _secrets_in_json(value: Any, name: str = "") -> Iterator[str]:
 
 
 def _password_of(url: str) -> Iterator[str]:
-    """A password may hold what other parts of a URL may not."""
+    """A password may contain characters that other parts of a URL may not."""
     user_and_password, at, _ = url.partition("://")[2].rpartition("@")
     password = user_and_password.partition(":")[2]
     if at and password and not PORT.match(password):
@@ -101,7 +101,7 @@ def _password_of(url: str) -> Iterator[str]:
 
 
 def presentable(text: str) -> str:
-    """Without secrets, and without what Postgres cannot hold."""
+    """The text without secrets and without characters that Postgres cannot store."""
     text = text.replace("\x00", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "backslashreplace").decode("utf-8")
     return masked(text)
 
@@ -113,6 +113,6 @@ def masked(text: str) -> str:
 
 @cache
 def _pattern() -> re.Pattern[str] | None:
-    # Longest first: a secret that begins with another one goes as a whole.
+    # Longest first, so that a secret that starts with another secret is masked completely.
     known = sorted(_secrets, key=len, reverse=True)
     return re.compile("|".join(map(re.escape, known))) if known else None

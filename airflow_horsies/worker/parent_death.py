@@ -1,4 +1,4 @@
-"""No process outlives the one that started it, however that one ends."""
+"""Ends a process together with the process that started it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Have the kernel kill this process when the thread that started it ends; does nothing but on Linux."""
+    """Have the kernel kill this process when the thread that started it ends. Only works on Linux."""
     if _libc is None:
         return
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

@@ -1,7 +1,7 @@
-"""The thread of a child that speaks with our tables: lines, progress and ends go out, requests to stop come in.
+"""The thread of a child that writes log lines, progress and outcomes to our tables, and reads stop requests.
 
-It never blocks and never fails a task: what cannot be written is tried again, and given up in the end. A second thread
-keeps the time, which goes on while the database hangs.
+It never blocks or fails a task. A failed write is retried, and discarded after several failures. A second thread checks
+the time limits, also while the database hangs.
 """
 
 from __future__ import annotations
@@ -14,42 +14,34 @@ import time
 from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
-from functools import partial
-from typing import TypeVar
 
-from airflow_horsies.database import LIMITS, Database, Session, args_of_url
-from airflow_horsies.exceptions import PASSING_ERRORS, HorsiesError
-from airflow_horsies.ledger import attempts as ledger
-from airflow_horsies.ledger import schema as ledger_schema
-from airflow_horsies.models import Progress
-from airflow_horsies.wire.schema import detect_schema
-from airflow_horsies.wire.statement import Script
-from airflow_horsies.wire.statements import Wire
+from airflow_horsies.client.reporting import Claim, ClaimState, EndedAttempt, WorkerClient
+from airflow_horsies.db.connection import Database, args_of_url
+from airflow_horsies.exceptions import TRANSIENT_ERRORS, HorsiesError
 from airflow_horsies.worker.attempt import RunningAttempt, StopReason
-
-T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
 REPORT_SECONDS = 0.5
 WATCH_SECONDS = 1.0
 RETRY_SECONDS = 5.0
-# How long a task that has ended waits for its last lines to be written.
+# How long a task that has ended waits until its last lines are written.
 END_SECONDS = 3.0
 MAX_UNREPORTED = 100
 MAX_FAILURES = 3
 CONNECT_SECONDS = 10
-# A database that says nothing for so long is not waited for: the connection may lead nowhere, as after a failover.
-# Longer than the server's own limits: a backend that waits for a lock does not notice that its client is gone.
+# A connection without an answer for this long is replaced: it may be dead, as after a failover. The limit is longer
+# than the server's own limits, because a backend that waits for a lock does not notice that its client is gone.
 ANSWER_SECONDS = 30.0
 TCP_USER_TIMEOUT_MS = 30_000
+REASONS_TO_STOP = {ClaimState.CANCELLED: StopReason.CANCELLED, ClaimState.LOST: StopReason.CLAIM_LOST}
 
 
 class Reporter:
     """
     :param database: horsies' database.
-    :param stop: what is called, on this thread, when an attempt must stop.
-    :param before_report: called on this thread before each report, as lines may sit in buffers.
+    :param stop: called on this thread when an attempt must stop.
+    :param before_report: called on this thread before each report, to flush buffered lines.
     """
 
     def __init__(
@@ -59,22 +51,32 @@ class Reporter:
         stop: Callable[[RunningAttempt, StopReason], None],
         before_report: Callable[[], None] = lambda: None,
     ) -> None:
-        self._session = Session(database, limits=LIMITS)
+        self._database = database
+        self._client = WorkerClient(database)
         self._stop = stop
         self._before_report = before_report
-        self._wire: Wire | None = None
         self._current: RunningAttempt | None = None
         self._unreported: deque[RunningAttempt] = deque(maxlen=MAX_UNREPORTED)
         self._failures = 0
         self._watched = 0.0
-        self._quiet_until = 0.0
-        self._asked_at: float | None = None
+        self._retry_at = 0.0
         self._wake = threading.Event()
         self._tick = threading.Event()
 
     def start(self) -> None:
         for name, target in (("horsies-reporter", self._serve), ("horsies-clock", self._keep_time)):
             threading.Thread(target=target, name=name, daemon=True).start()
+
+    def find_claim(self) -> Claim | None:
+        """The claim of this process in the table; None if there is none. Called before an attempt begins."""
+        client = WorkerClient(self._database)
+        try:
+            return client.find_claim(hostname=socket.gethostname(), pid=os.getpid())
+        except HorsiesError as error:
+            log.warning("Looking up the task of this process failed: %s", error)
+            return None
+        finally:
+            client.close()
 
     def begin(self, attempt: RunningAttempt) -> None:
         self._current = attempt
@@ -83,12 +85,12 @@ class Reporter:
         self._tick.set()
 
     def end(self, attempt: RunningAttempt) -> None:
-        """Returns when everything about the attempt is written, or cannot be written soon."""
-        # A late end, told by the thread that stopped the attempt, says nothing of the one that runs now.
+        """Wait until the attempt is written completely, unless that cannot happen soon."""
+        # The thread that stopped an attempt may report its end late, when the next attempt already runs.
         if self._current is attempt:
             self._current = None
         self._wake.set()
-        if time.monotonic() >= self._quiet_until:
+        if time.monotonic() >= self._retry_at:
             attempt.reported.wait(END_SECONDS)
 
     @property
@@ -101,23 +103,16 @@ class Reporter:
             self._tick.clear()
             try:
                 self._check_time()
-                self._check_answer()
+                self._check_connection()
             except Exception:
-                log.exception("The time of a task could not be looked at")
+                log.exception("Checking the time limits of a task failed.")
 
-    def _check_answer(self) -> None:
-        asked_at = self._asked_at
+    def _check_connection(self) -> None:
+        asked_at = self._client.asked_at
         if asked_at is not None and time.monotonic() - asked_at > ANSWER_SECONDS:
-            log.warning("The database has not answered for %.0f s; the connection is made anew", ANSWER_SECONDS)
-            self._asked_at = time.monotonic()
-            self._session.hang_up()
-
-    def _ask(self, make_script: Callable[[], Script[T]], *, pipelined: bool = True) -> T:
-        self._asked_at = time.monotonic()
-        try:
-            return self._session.run(make_script, pipelined=pipelined)
-        finally:
-            self._asked_at = None
+            log.warning("The database has not answered for %.0f s. Opening a new connection.", ANSWER_SECONDS)
+            self._client.asked_at = time.monotonic()
+            self._client.hang_up()
 
     def _serve(self) -> None:
         while True:
@@ -125,39 +120,39 @@ class Reporter:
             self._wake.clear()
             try:
                 self._before_report()
-                if time.monotonic() < self._quiet_until:
+                if time.monotonic() < self._retry_at:
                     time.sleep(REPORT_SECONDS)
                     continue
                 self._report_all()
                 self._failures = 0
-            except PASSING_ERRORS as error:
-                log.warning("Logs and progress are not written for now, trying again: %s", error)
-                self._quiet_until = time.monotonic() + RETRY_SECONDS
+            except TRANSIENT_ERRORS as error:
+                log.warning("Writing logs and progress failed and is tried again: %s", error)
+                self._retry_at = time.monotonic() + RETRY_SECONDS
             except Exception as error:
-                self._give_up_in_the_end(error)
+                self._discard_after_failures(error)
 
-    def _give_up_in_the_end(self, error: Exception) -> None:
-        """What is refused again and again must not keep the attempts behind it from being written."""
-        log.warning("Logs and progress are not written: %s", error, exc_info=not isinstance(error, HorsiesError))
+    def _discard_after_failures(self, error: Exception) -> None:
+        """An attempt that is refused repeatedly must not block the attempts after it."""
+        log.warning("Writing logs and progress failed: %s", error, exc_info=not isinstance(error, HorsiesError))
         self._failures += 1
-        self._quiet_until = time.monotonic() + RETRY_SECONDS
+        self._retry_at = time.monotonic() + RETRY_SECONDS
         if self._failures >= MAX_FAILURES and self._unreported:
-            given_up = self._unreported.popleft()
-            given_up.reported.set()
-            log.error("What was not written of task %s is given up", given_up.task_id)
+            discarded = self._unreported.popleft()
+            discarded.reported.set()
+            log.error("Discarded the unwritten logs and progress of task %s.", discarded.task_id)
             self._failures = 0
 
     def _check_time(self) -> None:
         attempt = self._current
         if attempt is not None:
-            reason = attempt.reason_to_stop_by_now()
+            reason = attempt.find_passed_limit()
             if reason is not None:
                 self._stop(attempt, reason)
 
     def _report_all(self) -> None:
         while self._unreported:
             attempt = self._unreported[0]
-            # Asked once: one that ends while it is reported on has more to tell.
+            # Read once: an attempt that ends during its report is reported again.
             outcome = attempt.outcome
             self._report(attempt, outcome)
             if outcome is None:
@@ -176,94 +171,63 @@ class Reporter:
         new = attempt.log.take(attempt.lines_written + 1)
         attempt.lines_written += sum(len(chunk.lines) for chunk in new)
         attempt.unwritten += new
-        told, progress = attempt.progress, attempt.current_progress()
+        values, progress = attempt.progress, attempt.current_progress()
         if not (attempt.unwritten or outcome or progress):
             return
-        self._ask(partial(_report, attempt, number, progress, outcome))
+        self._client.report_attempt(
+            attempt.task_id,
+            number,
+            lines=attempt.unwritten,
+            progress=progress,
+            ended=None if outcome is None else _ended(attempt, outcome),
+        )
         attempt.unwritten = []
-        if attempt.progress is told:
+        if attempt.progress is values:
             attempt.progress = None
 
     def _begin(self, attempt: RunningAttempt) -> int | None:
-        """The attempt's number; None where it is no longer this worker's, and nobody could say which it was."""
-        number = self._ask(partial(_begin, self._known_wire(), attempt))
-        if number is None:
+        """The number of the attempt; None if the task no longer belongs to this worker."""
+        begun = self._client.begin_attempt(
+            attempt.claim, hostname=socket.gethostname(), pid=os.getpid(), started_at=attempt.started_at
+        )
+        if begun is None:
             if attempt.outcome is None:
                 self._stop(attempt, StopReason.CLAIM_LOST)
             attempt.log.take(0)
-        return number
-
-    def _known_wire(self) -> Wire:
-        if self._wire is None:
-            self._ask(ledger_schema.create, pipelined=False)
-            self._wire = Wire(self._ask(detect_schema))
-        return self._wire
+            return None
+        attempt.lines_written = begun.lines_written
+        attempt.good_until = begun.good_until
+        attempt.number = begun.number
+        return begun.number
 
     def _watch(self, attempt: RunningAttempt) -> None:
         if attempt.stop_reason is not None or time.monotonic() - self._watched < WATCH_SECONDS:
             return
         self._watched = time.monotonic()
-        reason = self._ask(partial(_find_reason_to_stop, self._known_wire(), attempt))
+        reason = REASONS_TO_STOP.get(self._client.read_claim(attempt.claim))
         if reason is not None and attempt.outcome is None:
             self._stop(attempt, reason)
 
 
-def _begin(wire: Wire, attempt: RunningAttempt) -> Script[int | None]:
-    given = attempt.assignment
-    rows = yield wire.read_running_task(given.task_id, given.worker_id, given.claimed_at)
-    if not rows:
-        return None
-    number = int(rows[0]["retry_count"] or 0) + 1
-    yield from ledger.commit_lazily()
-    attempt.lines_written = yield from ledger.begin_attempt(
-        given.task_id,
-        number,
-        worker_id=given.worker_id,
-        hostname=socket.gethostname(),
-        pid=os.getpid(),
-        started_at=attempt.started_at,
+def _ended(attempt: RunningAttempt, outcome: str) -> EndedAttempt:
+    return EndedAttempt(
+        finished_at=attempt.finished_at or datetime.now(UTC),
+        outcome=outcome,
+        error_code=attempt.error_code,
+        error_message=attempt.error_message,
+        metrics=attempt.metrics,
     )
-    attempt.good_until = rows[0]["good_until"]
-    attempt.number = number
-    return number
-
-
-def _report(attempt: RunningAttempt, number: int, progress: Progress | None, outcome: str | None) -> Script[None]:
-    yield from ledger.commit_lazily()
-    if attempt.unwritten:
-        yield from ledger.append_lines(attempt.task_id, number, attempt.unwritten)
-    if progress is not None and outcome is None:
-        yield from ledger.write_progress(attempt.task_id, progress)
-    if outcome is not None:
-        yield from ledger.end_attempt(
-            attempt.task_id,
-            number,
-            finished_at=attempt.finished_at or datetime.now(UTC),
-            outcome=outcome,
-            error_code=attempt.error_code,
-            error_message=attempt.error_message,
-            metrics=attempt.metrics,
-        )
-
-
-def _find_reason_to_stop(wire: Wire, attempt: RunningAttempt) -> Script[StopReason | None]:
-    if (yield from ledger.is_cancel_requested(attempt.task_id)):
-        return StopReason.CANCELLED
-    given = attempt.assignment
-    if not (yield wire.read_running_task(given.task_id, given.worker_id, given.claimed_at)):
-        return StopReason.CLAIM_LOST
-    return None
 
 
 def database_of(url: str) -> Database:
-    """As a worker has it, in the terms of our own connections."""
+    """The database of a worker's URL, with the connection settings of the reporter."""
     connect_args = {
         "connect_timeout": CONNECT_SECONDS,
         "application_name": "airflow_horsies worker",
         "keepalives_idle": 30,
         "tcp_user_timeout": TCP_USER_TIMEOUT_MS,
         **args_of_url(url),
-        # A pooler in transaction mode has no prepared statements.
+        # A pooler in transaction mode does not support prepared statements.
         "prepare_threshold": None,
     }
     return Database(connect_args=connect_args, listen_args=connect_args)

@@ -1,4 +1,4 @@
-"""What a task returns: JSON, or a reference to what it wrote elsewhere."""
+"""The result of a task: JSON, or a reference to data that it wrote elsewhere."""
 
 from __future__ import annotations
 
@@ -12,38 +12,42 @@ from horsies import TaskError as HorsiesTaskError
 from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from airflow_horsies.models import ResultReference
+from airflow_horsies.core.task import ResultReference
 from airflow_horsies.worker.errors import TaskFault
 
-# What Airflow's XCom takes for the name of a class.
+# Airflow's XCom deserialisation gives these keys a meaning.
 RESERVED_KEYS = frozenset({"__classname__", "__id__"})
 
 
 def to_json(value: Any, *, max_rows: int | None, max_bytes: int) -> Any:
-    """The value as JSON has it; a TaskFault says what of it cannot be that."""
+    """The value as JSON; raises a TaskFault if it cannot be converted."""
     try:
-        plain = _plain(value, max_rows, "the result")
+        plain = _plain(value, max_rows, "result")
         converted = to_jsonable_python(plain, inf_nan_mode="constants", fallback=_fallback)
-        _require_keepable(converted, "the result")
+        _require_storable(converted, "result")
         size = len(json.dumps(converted, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass"))
     except RecursionError:
-        raise TaskFault("RESULT_NOT_JSON", "the result contains itself, or is nested too deeply for JSON") from None
+        raise TaskFault(
+            "RESULT_NOT_JSON", "The result contains itself or is nested too deeply. Return a flatter value."
+        ) from None
     except (PydanticSerializationError, TypeError, ValueError) as error:
-        raise TaskFault("RESULT_NOT_JSON", f"the result cannot be written as JSON: {error}") from None
+        raise TaskFault(
+            "RESULT_NOT_JSON", f"The result cannot be converted to JSON: {error}. Return only JSON types."
+        ) from None
     if size > max_bytes:
         raise TaskFault(
             "RESULT_TOO_LARGE",
-            f"the result is {size:,} bytes of JSON and may be {max_bytes:,}: write it with save_result() and return "
-            "its reference, or raise HORSIES_RESULT_BYTES",
+            f"The result has {size:,} bytes of JSON, and the limit is {max_bytes:,}. Write it with save_result() and "
+            "return the reference, or raise HORSIES_RESULT_BYTES.",
         )
     return converted
 
 
 def save_result(value: Any, uri: str, *, format: str = "parquet", **options: Any) -> ResultReference:
     """
-    Write what is too large to return, and return a reference to it; the operator hands that on as its result.
+    Write a DataFrame that is too large to return; the operator returns the reference as its result.
 
-    What was at the place before is replaced, so an attempt that runs again leaves one result.
+    Existing data at the place is replaced, so a retry leaves one result.
 
     .. code-block:: python
 
@@ -52,8 +56,8 @@ def save_result(value: Any, uri: str, *, format: str = "parquet", **options: Any
             return save_result(spark.table("sales").where(f"day = '{day}'"), f"s3a://lake/daily/{day}")
 
     :param value: a DataFrame of Spark or pandas.
-    :param uri: a folder: local, or on any file system Spark can write to.
-    :param format: a format Spark can write: ``parquet``, ``orc``, ``json``, ``csv`` …
+    :param uri: a folder, local or on any file system that Spark can write to.
+    :param format: a format that Spark can write: ``parquet``, ``orc``, ``json``, ``csv`` …
     :param options: options of that format.
     """
     from pyspark.sql import SparkSession
@@ -68,9 +72,9 @@ def save_result(value: Any, uri: str, *, format: str = "parquet", **options: Any
 
 def _plain(value: Any, max_rows: int | None, path: str) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
-        value = {each.name: getattr(value, each.name) for each in fields(value)}
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, HorsiesTaskError):
-        raise TaskFault("RESULT_NOT_JSON", "the task returned a TaskError: raise an exception to fail")
+        raise TaskFault("RESULT_NOT_JSON", "The task returned a TaskError. Raise an exception to fail the task.")
     if isinstance(value, BaseModel):
         return value
     if _is_spark(value, "DataFrame"):
@@ -83,7 +87,7 @@ def _plain(value: Any, max_rows: int | None, path: str) -> Any:
         for key, item in value.items():
             name = _key(key, path)
             if name in plain:
-                raise TaskFault("RESULT_NOT_JSON", f"{path} has two keys that JSON cannot tell apart: {key!r}")
+                raise TaskFault("RESULT_NOT_JSON", f"Two keys in {path} have the same JSON form: {key!r}. Rename one.")
             plain[name] = _plain(item, max_rows, f"{path}[{key!r}]")
         return plain
     if isinstance(value, list | tuple):
@@ -95,15 +99,15 @@ def _rows(frame: Any, max_rows: int | None) -> list[Any]:
     if max_rows is None:
         raise TaskFault(
             "RESULT_NOT_JSON",
-            "the result is a DataFrame: give the task max_rows=… to return its rows, or write it with save_result()",
+            "The result is a DataFrame. Set max_rows of the task to return its rows, or write it with save_result().",
         )
     rows = frame.limit(max_rows + 1).collect()
     if len(rows) > max_rows:
         raise TaskFault(
             "RESULT_TOO_LARGE",
-            f"the result has more than {max_rows:,} rows, which is the task's max_rows: write it with save_result()",
+            f"The result has more than {max_rows:,} rows, the max_rows of the task. Write it with save_result().",
         )
-    _require_distinct(frame.columns, "the result")
+    _require_distinct(frame.columns, "result")
     return [row.asDict(recursive=True) for row in rows]
 
 
@@ -113,13 +117,13 @@ def _named(names: list[str], row: Any, path: str) -> dict[str, Any]:
 
 
 def _require_distinct(names: list[str], path: str) -> None:
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise TaskFault("RESULT_NOT_JSON", f"{path} has two columns named {twice!r}: rename one")
+    duplicate = next((name for name in names if names.count(name) > 1), None)
+    if duplicate is not None:
+        raise TaskFault("RESULT_NOT_JSON", f"Two columns of {path} are named {duplicate!r}. Rename one.")
 
 
 def _key(key: Any, path: str) -> str:
-    """What JSON makes of a key."""
+    """The JSON form of a key."""
     if hasattr(key, "tolist"):
         key = key.tolist()
     if isinstance(key, str):
@@ -130,34 +134,38 @@ def _key(key: Any, path: str) -> str:
         return str(key)
     if hasattr(key, "isoformat"):
         return str(key.isoformat())
-    raise TaskFault("RESULT_NOT_JSON", f"{path} has a key that is no text: {key!r}")
+    raise TaskFault("RESULT_NOT_JSON", f"A key in {path} is not a string: {key!r}. Convert it to a string.")
 
 
 def _fallback(value: Any) -> Any:
-    """Numbers and times of numpy and pandas."""
+    """Convert numbers and times of numpy and pandas."""
     if type(value).__name__ == "datetime64":
         return str(value)
     if hasattr(value, "tolist"):
         return value.tolist()
     if hasattr(value, "isoformat"):
         return value.isoformat()
-    raise TypeError(f"{type(value).__module__}.{type(value).__qualname__} is nothing JSON knows")
+    raise TypeError(f"{type(value).__module__}.{type(value).__qualname__} has no JSON form")
 
 
-def _require_keepable(value: Any, path: str) -> None:
+def _require_storable(value: Any, path: str) -> None:
     if isinstance(value, float) and not math.isfinite(value):
-        raise TaskFault("RESULT_NOT_JSON", f"{path} is {value}, which JSON cannot hold: return None instead")
+        raise TaskFault(
+            "RESULT_NOT_JSON", f"The value of {path} is {value}, which JSON cannot represent. Return None instead."
+        )
     if isinstance(value, str) and "\0" in value:
-        raise TaskFault("RESULT_NOT_JSON", f"{path} holds a NUL character, which Postgres cannot: remove it")
+        raise TaskFault(
+            "RESULT_NOT_JSON", f"The value of {path} contains a NUL character, which Postgres cannot store. Remove it."
+        )
     if isinstance(value, dict):
         for key, item in value.items():
             if key in RESERVED_KEYS:
-                raise TaskFault("RESULT_NOT_JSON", f"{path} has the key {key!r}, which Airflow keeps for itself")
-            _require_keepable(key, f"a key of {path}")
-            _require_keepable(item, f"{path}[{key!r}]")
+                raise TaskFault("RESULT_NOT_JSON", f"The key {key!r} in {path} is reserved by Airflow. Rename it.")
+            _require_storable(key, f"a key of {path}")
+            _require_storable(item, f"{path}[{key!r}]")
     elif isinstance(value, list):
         for position, item in enumerate(value):
-            _require_keepable(item, f"{path}[{position}]")
+            _require_storable(item, f"{path}[{position}]")
 
 
 def _is_spark(value: Any, name: str) -> bool:

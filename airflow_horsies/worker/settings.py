@@ -1,4 +1,4 @@
-"""How a worker is set up: from arguments, else from the environment, else sane for Spark."""
+"""Settings of a worker: from arguments, from the environment, or defaults suited to Spark."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Self
 
-from airflow_horsies.database import POSTGRES_SCHEMES
+from airflow_horsies.client.reporting import PRUNE_AFTER, PruneRule
+from airflow_horsies.core.environment import (
+    DATABASE_URL,
+    DEAD_AFTER_SECONDS,
+    DIRECT_DATABASE_URL,
+    LOG_AGE_SECONDS,
+    LOG_BYTES,
+    LOG_LINES,
+    PRUNE_AFTER_SECONDS,
+    PRUNE_EVERY_SECONDS,
+    QUEUES,
+    RESULT_BYTES,
+    SPARK_CONF,
+    SPARK_HANG_SECONDS,
+    SPARK_MASTER,
+)
+from airflow_horsies.db.connection import POSTGRES_SCHEMES
 from airflow_horsies.exceptions import HorsiesError
-from airflow_horsies.ledger.pruning import PRUNE_AFTER, PruneRule
-
-DATABASE_URL = "HORSIES_DATABASE_URL"
-DIRECT_DATABASE_URL = "HORSIES_DIRECT_DATABASE_URL"
-QUEUES = "HORSIES_QUEUES"
-DEAD_AFTER_SECONDS = "HORSIES_DEAD_AFTER_SECONDS"
-SPARK_MASTER = "HORSIES_SPARK_MASTER"
-SPARK_CONF = "HORSIES_SPARK_CONF"
-SPARK_HANG_SECONDS = "HORSIES_SPARK_HANG_SECONDS"
-LOG_LINES = "HORSIES_LOG_LINES"
-LOG_BYTES = "HORSIES_LOG_BYTES"
-LOG_AGE_SECONDS = "HORSIES_LOG_AGE_SECONDS"
-PRUNE_EVERY_SECONDS = "HORSIES_PRUNE_EVERY_SECONDS"
-PRUNE_AFTER_SECONDS = "HORSIES_PRUNE_AFTER_SECONDS"
-RESULT_BYTES = "HORSIES_RESULT_BYTES"
 
 LOCAL_DEFAULTS = {
     "spark.driver.host": "127.0.0.1",
@@ -35,18 +36,18 @@ LOCAL_DEFAULTS = {
 DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # What a worker runs are many short jobs of one driver: what it remembers of them must stay small.
+    # One driver runs many short jobs, so it must not remember too many of them.
     "spark.ui.retainedJobs": "200",
     "spark.ui.retainedStages": "500",
     "spark.sql.ui.retainedExecutions": "50",
-    # Files of shuffles are removed when the driver's garbage is, which an idle one has little of.
+    # Shuffle files are removed by the driver's garbage collection, which is rare in an idle driver.
     "spark.cleaner.periodicGC.interval": "5min",
-    # Pools that keep a thread for a minute after each query; a thousand are allowed otherwise.
+    # These pools keep a thread for a minute after each query. The default limit is a thousand.
     "spark.sql.shuffleExchange.maxThreadThreshold": "32",
     "spark.sql.resultQueryStage.maxThreadThreshold": "32",
     # For option('pushFilters', 'true') of the data source horsies.
     "spark.sql.python.filterPushdown.enabled": "true",
-    # A cancelled task's Python workers are killed this soon.
+    # How soon the Python workers of a cancelled task are killed.
     "spark.python.task.killTimeout": "1s",
 }
 
@@ -60,21 +61,21 @@ DEFAULT_LOG_AGE = timedelta(days=14)
 DEFAULT_PRUNE_EVERY = timedelta(hours=1)
 DEFAULT_RESULT_BYTES = 1_000_000
 MASTER = re.compile(r"local(?:-cluster)?(?:\[.*\])?$|spark://|yarn$|k8s://|sc://")
-# What horsies itself allows.
-LEAST_DEAD_AFTER, MOST_DEAD_AFTER = timedelta(seconds=5), timedelta(hours=1)
+# The limits of horsies.
+MIN_DEAD_AFTER, MAX_DEAD_AFTER = timedelta(seconds=5), timedelta(hours=1)
 
 
 class SettingsError(HorsiesError):
-    """A setting that cannot be used, named, with what to write instead."""
+    """An invalid setting; the message names it and the accepted values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """A queue the worker serves.
+    """A queue that the worker serves.
 
     :param name: the queue's name.
-    :param priority: 1 (first) to 100 (last), among the queues.
-    :param max_running: how many of its tasks may run at once, over all workers; None is no bound.
+    :param priority: 1 (first) to 100 (last) among the queues.
+    :param max_running: how many of its tasks may run at once on all workers; None for no limit.
     """
 
     name: str
@@ -86,23 +87,25 @@ class Queue:
         name, *numbers = (part.strip() for part in text.split(":"))
         if not name or len(numbers) > 2 or not all(number.isdecimal() and number.isascii() for number in numbers):
             raise SettingsError(
-                f"{QUEUES}: {text!r} is no queue; write NAME, NAME:PRIORITY or NAME:PRIORITY:MAX_RUNNING"
+                f"{QUEUES}: {text!r} is not a valid queue. Use NAME, NAME:PRIORITY or NAME:PRIORITY:MAX_RUNNING."
             )
         return cls(name, *(int(number) for number in numbers))
 
     def __post_init__(self) -> None:
         if not 1 <= self.priority <= 100:
-            raise SettingsError(f"{QUEUES}: the priority of {self.name!r} is {self.priority}; write 1 (first) to 100")
+            raise SettingsError(
+                f"{QUEUES}: the priority of {self.name!r} must be from 1 (first) to 100 (last), not {self.priority}."
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class SparkSettings:
-    """Where Spark runs and how.
+    """Where and how Spark runs.
 
     :param master: ``local[*]``, ``spark://host:7077``, ``yarn``, ``k8s://…``, or ``sc://host:15002`` for Spark Connect.
-    :param conf: Spark's own settings; they win over our defaults.
-    :param start_seconds: how long a session may take to start before a task fails with SPARK_SESSION_LOST.
-    :param hang_seconds: how long a JVM may leave questions unanswered before it is killed.
+    :param conf: Spark's own settings; they override our defaults.
+    :param start_seconds: how long a session may take to start before the task fails with SPARK_SESSION_LOST.
+    :param hang_seconds: how long the JVM may not answer before it is killed.
     """
 
     master: str = field(default=DEFAULT_MASTER, repr=False)
@@ -113,12 +116,13 @@ class SparkSettings:
     def __post_init__(self) -> None:
         if not MASTER.match(self.master):
             raise SettingsError(
-                f"{SPARK_MASTER} is {self.address!r}: write local[*], spark://HOST:PORT, yarn, k8s://… or sc://HOST:PORT"
+                f"{SPARK_MASTER}: {self.address!r} is not a Spark master. Use local[*], spark://HOST:PORT, yarn, "
+                "k8s://… or sc://HOST:PORT."
             )
 
     @property
     def address(self) -> str:
-        """For messages: without the parameters, of which one may be a token."""
+        """The master for messages, without the parameters, which may contain a token."""
         return self.master.partition(";")[0]
 
     @property
@@ -126,17 +130,17 @@ class SparkSettings:
         return self.master.startswith("sc://")
 
     def full_conf(self) -> dict[str, str]:
-        """Spark's settings with our defaults below the author's."""
+        """Our defaults, overridden by the author's settings."""
         local = LOCAL_DEFAULTS if self.master.startswith("local") else {}
         return {**DEFAULTS, **local, **self.conf}
 
 
 @dataclass(frozen=True, slots=True)
 class Housekeeping:
-    """How the airflow_horsies tables are kept small.
+    """How the airflow_horsies tables are pruned.
 
-    :param every: how often they are gone through, by all workers together; never if it is no time.
-    :param rule: what goes then.
+    :param every: the time between two passes, by all workers together; zero turns pruning off.
+    :param rule: which rows to delete.
     """
 
     every: timedelta = DEFAULT_PRUNE_EVERY
@@ -145,7 +149,7 @@ class Housekeeping:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """Everything ``horsies_app`` can be given."""
+    """All settings of ``horsies_app``."""
 
     database_url: str = field(repr=False)
     direct_database_url: str | None = field(default=None, repr=False)
@@ -169,20 +173,22 @@ class WorkerSettings:
         spark_conf: Mapping[str, Any] | None,
         environ: Mapping[str, str] | None = None,
     ) -> Self:
-        """What is not given comes from the environment."""
+        """Read missing settings from the environment."""
         environ = os.environ if environ is None else environ
         url = database_url or environ.get(DATABASE_URL)
         if not url:
             raise SettingsError(
-                f"no database: set {DATABASE_URL}, as in postgresql://user:password@host:5432/horsies, "
-                "or give horsies_app(database_url=…)"
+                f"No database is configured. Set {DATABASE_URL} to a URL such as "
+                "postgresql://user:password@host:5432/horsies, or pass database_url to horsies_app()."
             )
         direct = direct_database_url or (None if database_url else environ.get(DIRECT_DATABASE_URL))
         if dead_after is None:
             default_seconds = int(DEFAULT_DEAD_AFTER.total_seconds())
-            dead_after = timedelta(seconds=_number(environ, DEAD_AFTER_SECONDS, default_seconds, least=5))
-        if not LEAST_DEAD_AFTER <= dead_after <= MOST_DEAD_AFTER:
-            raise SettingsError(f"{DEAD_AFTER_SECONDS} is {dead_after.total_seconds():g}: write 5 to 3600")
+            dead_after = timedelta(seconds=_number(environ, DEAD_AFTER_SECONDS, default_seconds, minimum=5))
+        if not MIN_DEAD_AFTER <= dead_after <= MAX_DEAD_AFTER:
+            raise SettingsError(
+                f"{DEAD_AFTER_SECONDS} must be from 5 to 3600 seconds, not {dead_after.total_seconds():g}."
+            )
         return cls(
             database_url=_for_horsies(DATABASE_URL, url),
             direct_database_url=_for_horsies(DIRECT_DATABASE_URL, direct) if direct else None,
@@ -191,18 +197,18 @@ class WorkerSettings:
             spark=SparkSettings(
                 master=spark_master or environ.get(SPARK_MASTER) or DEFAULT_MASTER,
                 conf=_as_text({**_parse_conf(environ.get(SPARK_CONF, "")), **(spark_conf or {})}),
-                hang_seconds=_number(environ, SPARK_HANG_SECONDS, DEFAULT_HANG_SECONDS, least=1),
+                hang_seconds=_number(environ, SPARK_HANG_SECONDS, DEFAULT_HANG_SECONDS, minimum=1),
             ),
-            log_lines=_number(environ, LOG_LINES, DEFAULT_LOG_LINES, least=0),
-            log_bytes=_number(environ, LOG_BYTES, DEFAULT_LOG_BYTES, least=0),
+            log_lines=_number(environ, LOG_LINES, DEFAULT_LOG_LINES, minimum=0),
+            log_bytes=_number(environ, LOG_BYTES, DEFAULT_LOG_BYTES, minimum=0),
             housekeeping=_housekeeping(environ),
-            result_bytes=_number(environ, RESULT_BYTES, DEFAULT_RESULT_BYTES, least=1_000),
+            result_bytes=_number(environ, RESULT_BYTES, DEFAULT_RESULT_BYTES, minimum=1_000),
         )
 
 
 def _housekeeping(environ: Mapping[str, str]) -> Housekeeping:
     def seconds(name: str, default: timedelta) -> timedelta:
-        return timedelta(seconds=_number(environ, name, int(default.total_seconds()), least=0))
+        return timedelta(seconds=_number(environ, name, int(default.total_seconds()), minimum=0))
 
     return Housekeeping(
         every=seconds(PRUNE_EVERY_SECONDS, DEFAULT_PRUNE_EVERY),
@@ -218,24 +224,24 @@ def _queues(given: str | Sequence[str | Queue]) -> tuple[Queue, ...]:
     queues = tuple(part if isinstance(part, Queue) else Queue.parse(part) for part in parts)
     for queue in queues:
         if sum(other.name == queue.name for other in queues) > 1:
-            raise SettingsError(f"{QUEUES}: {queue.name!r} is given twice")
+            raise SettingsError(f"{QUEUES}: {queue.name!r} is listed twice. List each queue once.")
     return queues
 
 
 def _for_horsies(variable: str, url: str) -> str:
-    """horsies wants the driver in its URL."""
+    """horsies requires the driver name in its URL."""
     scheme, separator, rest = url.partition("://")
     if not separator or scheme not in POSTGRES_SCHEMES:
-        raise SettingsError(f"{variable} is no Postgres URL; write postgresql://user:password@host:5432/horsies")
+        raise SettingsError(f"{variable} is not a Postgres URL. Use postgresql://user:password@host:5432/horsies.")
     return f"postgresql+psycopg://{rest}"
 
 
-def _number(environ: Mapping[str, str], name: str, default: int, *, least: int) -> int:
+def _number(environ: Mapping[str, str], name: str, default: int, *, minimum: int) -> int:
     text = environ.get(name)
     if not text:
         return default
-    if not (text.strip().isascii() and text.strip().isdecimal()) or int(text) < least:
-        raise SettingsError(f"{name} is {text!r}: write a whole number from {least} on")
+    if not (text.strip().isascii() and text.strip().isdecimal()) or int(text) < minimum:
+        raise SettingsError(f"{name} must be an integer of at least {minimum}, not {text!r}.")
     return int(text)
 
 
@@ -247,12 +253,12 @@ def _parse_conf(text: str) -> dict[str, Any]:
     except ValueError:
         conf = None
     if not isinstance(conf, dict):
-        raise SettingsError(f'{SPARK_CONF} is no JSON object; write {{"spark.executor.memory": "2g"}}')
+        raise SettingsError(f'{SPARK_CONF} is not a JSON object. Use the form {{"spark.executor.memory": "2g"}}.')
     return conf
 
 
 def _as_text(conf: Mapping[str, Any]) -> dict[str, str]:
     for name, value in conf.items():
         if not isinstance(value, str | int | float):
-            raise SettingsError(f"{SPARK_CONF}: the value of {name!r} is no text, number or boolean")
+            raise SettingsError(f"{SPARK_CONF}: the value of {name!r} must be a string, a number or a boolean.")
     return {name: json.dumps(value) if isinstance(value, bool) else str(value) for name, value in conf.items()}

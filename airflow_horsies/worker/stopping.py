@@ -1,4 +1,4 @@
-"""How running code is brought to a stop: its Spark jobs first, then Python, and in the end the whole child."""
+"""Stops a running task: first its Spark jobs, then its Python code, and finally the whole child."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from airflow_horsies.worker.attempt import RunningAttempt
 log = logging.getLogger(__name__)
 
 STOP_SIGNAL = signal.SIGUSR2
-# Spark's part comes first: an interrupted answer of the JVM costs the task's connection to it.
+# Spark is stopped first, because interrupting a call to the JVM closes the task's connection to it.
 PYTHON_AFTER_SECONDS = 0.75
-# All of it: for Spark to cancel its jobs, and for the task to clean up after itself.
+# The total time for Spark to cancel its jobs and for the task to clean up.
 KILL_AFTER_SECONDS = 10.0
 REPEAT_SECONDS = 0.25
 SETTLE_SECONDS = 5.0
 
 
 class TaskStopped(KeyboardInterrupt):
-    """Raised inside the task's code to end it.
+    """Raised inside the task's code to stop it.
 
-    It is raised once, so that ``finally`` and ``__exit__`` can do their work, and again only where the code has caught
-    it and goes on. Like every KeyboardInterrupt it passes ``except Exception``, and py4j closes the connection it was
+    It is raised once, so that ``finally`` and ``__exit__`` can run, and again only if the code has caught it and
+    continues. Like every KeyboardInterrupt it passes ``except Exception``, and makes py4j close the connection it was
     waiting on.
     """
 
 
 class Stopper:
-    """Raises in the main thread, where tasks run; only while one does."""
+    """Raises TaskStopped in the main thread while a task runs there."""
 
     def __init__(self) -> None:
         self._armed: RunningAttempt | None = None
@@ -43,22 +43,22 @@ class Stopper:
         signal.signal(STOP_SIGNAL, self._raise)
 
     def armed(self, attempt: RunningAttempt) -> Armed:
-        """Within it, the attempt can be interrupted."""
+        """A context in which the attempt can be interrupted."""
         return Armed(self, attempt)
 
     def arm(self, attempt: RunningAttempt | None) -> None:
         self._armed = attempt
 
     def settle(self, attempt: RunningAttempt) -> bool:
-        """Wait until nothing that stops the attempt is under way, as it would hit the next one; False if it hangs."""
+        """Wait until stopping the attempt is complete, as it would affect the next one; False on a timeout."""
         return attempt.settled.wait(SETTLE_SECONDS)
 
     def bring_to_stop(
         self, attempt: RunningAttempt, interrupt_spark: Callable[[], None] | None, before_kill: Callable[[], bool]
     ) -> None:
-        """Returns when the attempt no longer runs; or never, as the child is killed with what cannot be stopped.
+        """Stop the attempt. Returns when it no longer runs; if it cannot be stopped, the child is killed.
 
-        :param before_kill: reports the end of the attempt; False if it has ended by itself, and nothing is killed.
+        :param before_kill: reports the end of the attempt; False if it has already ended and nothing must be killed.
         """
         attempt.settled.clear()
         interrupting = self._bring_to_stop(attempt, interrupt_spark, before_kill)
@@ -81,8 +81,8 @@ class Stopper:
                 interrupting = threading.Thread(target=_quietly, args=(interrupt_spark,), daemon=True)
                 interrupting.start()
             if elapsed > KILL_AFTER_SECONDS:
-                log.error("Task %s does not stop: its process is killed", attempt.task_id)
-                # It may have stopped meanwhile, and the next task must not pay for it.
+                log.error("Task %s does not stop. Killing its process.", attempt.task_id)
+                # It may have stopped meanwhile, and the next task must not be killed.
                 if before_kill():
                     os.kill(os.getpid(), signal.SIGKILL)
                 return interrupting
@@ -93,7 +93,7 @@ class Stopper:
 
     def _raise(self, number: int, frame: Any) -> None:
         if frame is not None and frame.f_code.co_filename == __file__:
-            # Just before or after the task's own code; the signal comes again if it still runs.
+            # Just before or after the task's own code. The signal is repeated while the task runs.
             return
         if self._armed is None or self._armed.stop_reason is None or _was_stopped(sys.exception()):
             return
@@ -107,7 +107,7 @@ def _handled_by_main_thread() -> BaseException | None:
 
 
 def _was_stopped(handled: BaseException | None) -> bool:
-    """Whether code that handles this exception cleans up after it was stopped; its clean-up may have failed in turn."""
+    """Whether the code that handles this exception cleans up after a stop, even if its clean-up has failed."""
     while handled is not None:
         if isinstance(handled, TaskStopped):
             return True
@@ -119,11 +119,11 @@ def _quietly(interrupt: Callable[[], None]) -> None:
     try:
         interrupt()
     except Exception as error:
-        log.info("Spark could not be told to stop: %s", error)
+        log.info("Interrupting Spark failed: %s", error)
 
 
 class Armed:
-    """No generator: an exception on the way into one would leave the attempt armed."""
+    """A class and not a generator, as an exception on entry would leave the attempt armed."""
 
     def __init__(self, stopper: Stopper, attempt: RunningAttempt) -> None:
         self._stopper = stopper
@@ -131,7 +131,7 @@ class Armed:
 
     def __enter__(self) -> None:
         self._stopper.arm(self._attempt)
-        # It may have been stopped before anything could be raised; asked only now, so that one of the two sees it.
+        # The stop may have come before arming. Checked after arming, so that one of the two sides notices it.
         if self._attempt.stop_reason is not None:
             self._stopper.arm(None)
             raise TaskStopped

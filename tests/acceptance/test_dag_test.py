@@ -182,7 +182,7 @@ def test_multiple_outputs_become_xcoms_of_their_own(dag_tests: DagTests) -> None
 
 def test_ids_of_horsies_tasks_become_xcoms(dag_tests: DagTests) -> None:
     (task_id,) = dag_tests.xcoms("horsies_retries", key="horsies_task_id").values()
-    assert [attempt.outcome for attempt in dag_tests.horsies.get_task(task_id).attempts] == ["FAILED", "COMPLETED"]
+    assert [attempt.outcome for attempt in dag_tests.horsies.read_task(task_id).attempts] == ["FAILED", "COMPLETED"]
 
 
 @pytest.mark.parametrize("what", ["task failed", "task succeeded", "run succeeded"])
@@ -190,4 +190,4 @@ def test_every_callback_sent_its_task(dag_tests: DagTests, what: str) -> None:
     key = f"{what}/horsies_notifier/{dag_tests.run_id('horsies_notifier')}"
     spec = TaskSpec(task_name="sample.add", kwargs={"a": 1, "b": 1}, idempotency_key=key)
     # No worker is left to run another one.
-    assert dag_tests.horsies.get_task(dag_tests.horsies.enqueue(spec)).state is TaskState.COMPLETED
+    assert dag_tests.horsies.read_task(dag_tests.horsies.enqueue_task(spec)).state is TaskState.COMPLETED

@@ -109,16 +109,19 @@ def assert_tells_the_story(output: str) -> None:
     flights = raw_flights()
     cancelled = int(flights["dep_time"].isna().sum())
     for line in (
-        rf"{DAYS} days of January 2013 went through the pipeline: {len(flights):,} flights,\n{cancelled} of them",
+        rf"processed {DAYS} days of January 2013 in [\d.]+ minutes: {len(flights):,} flights,\n{cancelled} of them",
         r"flights\.enrich +COMPLETED +1 +FAILED +[\d.]+ +WEATHER_UNAVAILABLE: .*\(retried\)\n +2 +COMPLETED",
         r"flights\.validate +FAILED +1 +FAILED +[\d.]+ +QUALITY_GATE_FAILED: ",
-        r"The reliability report counts [\d,]+ tasks, 9\d\.\d% of them completed",
+        r"The reliability report counts [\d,]+ tasks, of which 9\d\.\d% completed",
         rf"The pipeline's last day +http://\S+/dags/flights_daily/runs/\S*2013-01-{FIRST_DAY + DAYS - 1:02}",
         r"The healed task's attempts +http://\S+2013-01-08\S+/tasks/enrich/plugin/horsies-task",
         r"The report +http://\S+/horsies/reports/reliability/",
     ):
         assert re.search(line, output), f"{line} is not in\n{output}"
     assert "error:" not in output
+    assert output.index("Airflow is running: http://127.0.0.1:") < output.index("Backfilling"), (
+        "seen before the work is done"
+    )
 
 
 @pytest.mark.timeout(ONCE_SECONDS + 60)
@@ -150,7 +153,7 @@ def test_totals_are_those_of_the_raw_data(finished: Finished) -> None:
 
 @pytest.mark.skipif(find_browser() is None, reason="no Chromium or Chrome is installed")
 def test_the_report_opens_in_a_browser_without_a_network(finished: Finished) -> None:
-    told = re.search(r"The page:\n +(/.*\.html)", finished.output)
+    told = re.search(r"The report is in:\n +(/.*\.html)", finished.output)
     assert told
     page_file = Path(told[1])
     complaints: list[str] = []
@@ -178,7 +181,7 @@ def test_a_second_start_finds_the_data_and_ctrl_c_leaves_nothing_behind(finished
         try:
             assert demo.stdout
             output = ""
-            while "Ctrl-C stops everything" not in output:
+            while "Press Ctrl-C to stop everything" not in output:
                 line = demo.stdout.readline()
                 assert line, output
                 output += line
@@ -233,7 +236,7 @@ def test_a_failed_day_is_told_and_an_interrupted_backfill_goes_on_at_another_add
                 api.call("PATCH", f"{RUNS}/{quote(run)}", json={"state": "failed"})
             output, _ = demo.communicate(timeout=ONCE_SECONDS)
             assert demo.returncode == 1
-            assert f"error: The run {run} of flights_daily failed" in output
+            assert f"error: Run {run} of flights_daily failed" in output
 
         with demo_at_work(folder) as (demo, address):
             under_way(address)
@@ -251,7 +254,7 @@ def test_a_failed_day_is_told_and_an_interrupted_backfill_goes_on_at_another_add
             finally:
                 demo.kill()
         assert demo.returncode == 0, output
-        assert "2 days of January 2013 went through the pipeline" in output
+        assert "The pipeline processed 2 days of January 2013" in output
         assert address not in output
     finally:
         subprocess.run([*COMMAND, "clean", "--folder", folder], check=True)

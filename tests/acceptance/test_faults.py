@@ -53,7 +53,7 @@ class Apart:
             "WHERE dag_id = %s AND run_id = %s ORDER BY map_index, life, round",
             *(dag_id, run_id),
         )
-        tasks = self.hook.get_tasks(task_id for (task_id,) in found)
+        tasks = self.hook.read_tasks(task_id for (task_id,) in found)
         return [tasks[task_id] for (task_id,) in found]
 
     def let_go(self, dag_id: str, run_id: str) -> None:
@@ -194,7 +194,7 @@ def test_short_tasks_never_fail_by_a_state_mismatch(api: AirflowApi, hook: Horsi
     print(f"{SHORT_RUNS} short runs in {time.monotonic() - begun:.0f} s")
     assert Counter(states) == {"success": SHORT_RUNS}
     assert api.call("GET", "/eventLogs?event=state%20mismatch&dag_id=short")["event_logs"] == []
-    sent = [hook.submissions_of(TaskInstanceKey(dag_id="short", run_id=run_id, task_id="one")) for run_id in runs]
+    sent = [hook.read_submissions(TaskInstanceKey(dag_id="short", run_id=run_id, task_id="one")) for run_id in runs]
     assert Counter(map(len, sent)) == {1: SHORT_RUNS}
 
 
@@ -261,7 +261,7 @@ def test_tasks_of_a_killed_worker_are_run_again_by_horsies_alone(api: AirflowApi
     kill(apart.worker.process)
     apart.worker.start()
     api.until(
-        lambda: all(task.attempts for task in apart.hook.get_tasks(running).values()), PATIENCE, "the crashes' record"
+        lambda: all(task.attempts for task in apart.hook.read_tasks(running).values()), PATIENCE, "the crashes' record"
     )
     gate.touch()
     assert [api.wait("crashing", run_id, seconds=PATIENCE) for run_id in runs] == ["success"] * 3
@@ -280,9 +280,9 @@ def test_retry_after_the_task_process_was_killed_goes_on_with_the_same_horsies_t
     gate = tmp_path / "gate"
     run_id = api.trigger("one_surviving", task_name="acceptance.wait_for_file", kwargs={"path": str(gate)})
     instance = TaskInstanceKey(dag_id="one_surviving", run_id=run_id, task_id="one")
-    api.until(lambda: len(hook.submissions_of(instance)) == 1, PATIENCE, "the submission")
-    (submission,) = hook.submissions_of(instance)
-    api.until(lambda: hook.get_task(submission.horsies_task_id).state is TaskState.RUNNING, PATIENCE, "the start")
+    api.until(lambda: len(hook.read_submissions(instance)) == 1, PATIENCE, "the submission")
+    (submission,) = hook.read_submissions(instance)
+    api.until(lambda: hook.read_task(submission.horsies_task_id).state is TaskState.RUNNING, PATIENCE, "the start")
 
     ti_id = api.tasks("one_surviving", run_id)["one"]["id"]
     process = task_process(stack, ti_id)
@@ -301,8 +301,8 @@ def test_retry_after_the_task_process_was_killed_goes_on_with_the_same_horsies_t
     gate.touch()
 
     assert api.wait("one_surviving", run_id) == "success", api.story("one_surviving", run_id)
-    assert hook.submissions_of(instance) == [submission]
-    assert [attempt.outcome for attempt in hook.attempts(submission.horsies_task_id)] == ["COMPLETED"]
+    assert hook.read_submissions(instance) == [submission]
+    assert [attempt.outcome for attempt in hook.read_task(submission.horsies_task_id).attempts] == ["COMPLETED"]
 
 
 def test_all_that_waited_through_the_faults_end_well_and_leave_nothing_behind(

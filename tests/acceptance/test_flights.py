@@ -82,8 +82,8 @@ def backfill(api: AirflowApi, **more: Any) -> dict[date, str]:
 
 def sent_by(hook: HorsiesHook, run_id: str, task_id: str) -> list[TaskView]:
     key = TaskInstanceKey(dag_id="flights_daily", run_id=run_id, task_id=task_id)
-    ids = [submission.horsies_task_id for submission in hook.submissions_of(key)]
-    tasks = hook.get_tasks(ids)
+    ids = [submission.horsies_task_id for submission in hook.read_submissions(key)]
+    tasks = hook.read_tasks(ids)
     return [tasks[task_id] for task_id in ids]
 
 

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 def write(hook: HorsiesHook, task_id: str, number: int) -> None:
     """As a worker of airflow_horsies.worker does."""
     chunk = LogChunk(number, datetime.now(UTC), "WARNING", [f"line number {number}"])
-    hook.run_script(lambda: attempts.append_lines(task_id, 1, [chunk]))
+    hook.client.run(lambda: attempts.append_lines(task_id, 1, [chunk]))
 
 
 @pytest.mark.parametrize("variant", ["deferred", "blocking"])
@@ -29,12 +29,12 @@ def test_lines_are_in_the_log_while_the_task_runs_and_each_is_there_once(
     dag_id, go_on = f"one_{variant}", tmp_path / "go-on"
     run_id = api.trigger(dag_id, task_name="acceptance.wait_for_file", kwargs={"path": str(go_on)})
     instance = TaskInstanceKey(dag_id=dag_id, run_id=run_id, task_id="one")
-    api.until(lambda: bool(hook.submissions_of(instance)), 60, "the submission")
-    (submission,) = hook.submissions_of(instance)
+    api.until(lambda: bool(hook.read_submissions(instance)), 60, "the submission")
+    (submission,) = hook.read_submissions(instance)
     if variant == "deferred":
         api.until(lambda: api.tasks(dag_id, run_id)["one"]["triggerer_job"] is not None, 60, "the deferral")
     task_id = submission.horsies_task_id
-    hook.run_script(lambda: attempts.write_progress(task_id, Progress(attempt=1, done=4, total=10, stage="load")))
+    hook.client.run(lambda: attempts.write_progress(task_id, Progress(attempt=1, done=4, total=10, stage="load")))
     write(hook, task_id, 1)
     api.until(lambda: "[attempt 1] line number 1" in api.log(dag_id, run_id, "one"), 20, "the first line")
     assert "Progress: 40 % (4 of 10), load" in api.log(dag_id, run_id, "one")

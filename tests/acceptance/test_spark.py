@@ -105,8 +105,8 @@ def test_what_a_task_prints_is_in_the_log_of_airflow_while_it_runs(
     api.until(lambda: api.state(dag_id, run_id, "one") in ("running", "deferred"), 60, "the start")
     api.until(lambda: "step 2 begins" in api.log(dag_id, run_id, "one"), 120, "the lines")
     instance = TaskInstanceKey(dag_id=dag_id, run_id=run_id, task_id="one")
-    (submission,) = hook.submissions_of(instance)
-    assert hook.get_task(submission.horsies_task_id).state is TaskState.RUNNING
+    (submission,) = hook.read_submissions(instance)
+    assert hook.read_task(submission.horsies_task_id).state is TaskState.RUNNING
     assert api.wait(dag_id, run_id) == "success"
     log = api.log(dag_id, run_id, "one")
     assert [log.count(f"[attempt 1] step {step} begins") for step in range(15)] == [1] * 15
@@ -119,14 +119,18 @@ def test_marking_a_running_task_failed_stops_its_spark_job(api: AirflowApi, hook
     dag_id = f"one_{variant}"
     run_id = api.trigger(dag_id, task_name="acceptance.slow_count", kwargs={"steps": 120})
     instance = TaskInstanceKey(dag_id=dag_id, run_id=run_id, task_id="one")
-    api.until(lambda: bool(hook.submissions_of(instance)), 60, "the submission")
-    (submission,) = hook.submissions_of(instance)
+    api.until(lambda: bool(hook.read_submissions(instance)), 60, "the submission")
+    (submission,) = hook.read_submissions(instance)
     task_id = submission.horsies_task_id
-    api.until(lambda: bool(hook.logs(task_id)), 120, "the first line")
+    api.until(lambda: bool(hook.read_lines(task_id)), 120, "the first line")
     if variant == "deferred":
         api.until(lambda: api.tasks(dag_id, run_id)["one"]["triggerer_job"] is not None, 60, "the deferral")
     api.mark(dag_id, run_id, "one", "failed")
-    api.until(lambda: any(each.finished_at for each in hook.attempt_records(task_id)), 60, "the end of the attempt")
-    (record,) = hook.attempt_records(task_id)
+    api.until(
+        lambda: any(each.finished_at for each in hook.read_attempts([task_id]).get(task_id, ())),
+        60,
+        "the end of the attempt",
+    )
+    (record,) = hook.read_attempts([task_id]).get(task_id, ())
     assert record.outcome == "CANCELLED"
-    assert hook.get_task(task_id).state is TaskState.CANCELLED
+    assert hook.read_task(task_id).state is TaskState.CANCELLED

@@ -135,8 +135,8 @@ def test_a_running_task_is_cancelled_from_the_page(api: AirflowApi, hook: Horsie
     expect(state_of(frame)).to_have_text("cancelled")
     expect(frame.locator("#cancel")).to_have_count(0)
     expect(frame.locator("#attempts .badge")).to_have_text(["cancelled"])
-    (submission,) = hook.submissions_of(TaskInstanceKey(dag_id="one_deferred", run_id=run_id, task_id="one"))
-    assert hook.get_task(submission.horsies_task_id).state is TaskState.CANCELLED
+    (submission,) = hook.read_submissions(TaskInstanceKey(dag_id="one_deferred", run_id=run_id, task_id="one"))
+    assert hook.read_task(submission.horsies_task_id).state is TaskState.CANCELLED
     assert api.wait("one_deferred", run_id) == "failed"
     events = api.call("GET", "/eventLogs?dag_id=one_deferred&event=horsies_cancel")["event_logs"]
     assert [event["task_id"] for event in events if event["run_id"] == run_id] == ["one"]
@@ -269,21 +269,21 @@ def test_hostile_words_are_shown_as_words(
         expect(frame.locator("#error")).to_contain_text("<script>window.pwned = 1</script><img src=x")
         expect(frame.locator("#input")).to_contain_text("<script>")
     key = TaskInstanceKey(dag_id="one_inline", run_id=run_id, task_id="<b>never")
-    sent = hook.submit(TaskSpec(task_name=HOSTILE, queue="nobody"), key, AirflowTry(try_number=1))
+    sent = hook.submit_task(TaskSpec(task_name=HOSTILE, queue="nobody"), key, AirflowTry(try_number=1))
     try:
         lines = [HOSTILE, *(f"{number} {'x' * 420}" for number in range(12_000))]
         for start in range(0, len(lines), 4_000):
             chunk = LogChunk(start + 1, datetime.now(UTC), "ERROR", lines[start : start + 4_000])
-            hook.run_script(lambda chunk=chunk: attempts.append_lines(sent.task_id, 1, [chunk]))  # type: ignore[misc]
+            hook.client.run(lambda chunk=chunk: attempts.append_lines(sent.task_id, 1, [chunk]))  # type: ignore[misc]
         window.page.goto(f"{window.base_url}/horsies/dags/one_inline/runs/{run_id}/tasks/%3Cb%3Enever/-1")
         expect(window.page.get_by_role("heading", level=1)).to_contain_text("<script>window.pwned = 1</script>")
         expect(window.page.locator("#log li").last).to_contain_text("11999 xxx")
         assert window.page.locator("#log li").count() <= 5_000
-        expect(window.page.locator(".log")).to_contain_text("are not shown; the download has them all")
+        expect(window.page.locator(".log")).to_contain_text("are not shown. The download contains all lines.")
         window.open("/plugin/horsies")
         expect(window.frame.locator("#activity")).to_contain_text("<b>never")
     finally:
-        hook.cancel(sent.task_id)
+        hook.cancel_task(sent.task_id)
     assert window.page.evaluate("window.pwned === undefined")
     assert window.page.evaluate("document.querySelector('iframe').contentWindow.pwned === undefined")
 

@@ -14,11 +14,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from airflow_horsies import airflow_instance, operators, task_operator, triggers
+from airflow_horsies import airflow_instance, operators, triggers
 from airflow_horsies.airflow_instance import InstanceState
+from airflow_horsies.db.statement import sql_text
 from airflow_horsies.ledger import cancelling, submitting
 from airflow_horsies.models import latest_task_ids
-from airflow_horsies.wire.statement import sql_text
+from airflow_horsies.operators import base as task_operator
+from airflow_horsies.operators import releasing
+from airflow_horsies.triggers import base, sensing
 
 IDENTITY = ("namespace", "life", "size", "max_failures")
 
@@ -30,7 +33,7 @@ def adopt_by_position() -> None:
         yield from ()
         return {row["position"]: row for row in newest if row["position"] < len(tasks)}
 
-    _replace(submitting, "_match", match)
+    _replace(submitting, "match_items", match)
 
 
 def life_from_retries() -> None:
@@ -51,8 +54,9 @@ def kill_without_asking() -> None:
     async def read_state_async(_: Any) -> InstanceState:
         return wished
 
-    _replace(task_operator, "read_state", lambda _: wished)
-    _replace(triggers, "read_state_async", read_state_async)
+    _replace(releasing, "read_state", lambda _: wished)
+    for module in (base, sensing):
+        _replace(module, "read_state_async", read_state_async)
 
 
 def event_without_identity() -> None:
@@ -65,16 +69,16 @@ def event_without_identity() -> None:
         _replace(trigger, "_payload", stripped(trigger._payload))
     _replace(triggers.HorsiesTrigger, "_common", stripped(triggers.HorsiesTrigger._common))
 
-    def ids_of(self: Any, hook: Any, event: Any) -> list[str]:
-        return latest_task_ids(hook.submissions_of(self._instance))
+    def find_sent_ids(self: Any, client: Any, event: Any) -> list[str]:
+        return latest_task_ids(client.read_submissions(self._instance))
 
-    _replace(operators.HorsiesBatchOperator, "_ids_of", ids_of)
+    _replace(operators.HorsiesBatchOperator, "_find_sent_ids", find_sent_ids)
 
-    async def find_task_ids(self: Any, hook: Any) -> list[str]:
-        return latest_task_ids(await hook.submissions_of_async(self._batch))
+    async def find_task_ids(self: Any, client: Any) -> list[str]:
+        return latest_task_ids(await client.read_submissions(self._batch))
 
     _replace(triggers.HorsiesBatchTrigger, "_find_task_ids", find_task_ids)
-    _replace(task_operator.HorsiesTaskOperator, "_goes_on", lambda self, tasks: False)
+    _replace(task_operator.HorsiesTaskOperator, "_is_unfinished", lambda self, tasks: False)
 
 
 def no_lock() -> None:
@@ -88,6 +92,8 @@ def no_lock() -> None:
 
 
 def _replace(module: Any, name: str, value: Any) -> None:
+    if not hasattr(module, name):
+        raise AssertionError(f"{module} has no {name} to break")
     setattr(module, name, value)
 
 

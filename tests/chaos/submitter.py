@@ -27,6 +27,7 @@ from typing import Any
 from airflow.providers.common.compat.sdk import TaskDeferred
 from airflow.sdk.execution_time import comms, task_runner
 
+from airflow_horsies.client.ledger import prune_ledger
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.links import HorsiesAttemptsLink
 from airflow_horsies.models import CancelOutcome, RetryPolicy, TaskInstanceKey
@@ -144,11 +145,11 @@ class Way:
 
     def _cancel(self) -> dict[str, Any]:
         with HorsiesHook(self._job["connection"]) as hook:
-            sent = hook.submissions_of(self._instance())
+            sent = hook.read_submissions(self._instance())
             if not sent:
                 return {"cancelled": None}
             task_id = sent[-1].horsies_task_id
-            outcome = hook.cancel_many([task_id])[task_id]
+            outcome = hook.cancel_tasks([task_id])[task_id]
         acknowledged = time.monotonic()
         points.death.reached("acknowledged")
         did = outcome in (CancelOutcome.CANCELLED, CancelOutcome.ALREADY_CANCELLED)
@@ -156,7 +157,7 @@ class Way:
 
     def _prune(self) -> dict[str, Any]:
         with HorsiesHook(self._job["connection"]) as hook:
-            return {"pruned": hook.prune(older_than=timedelta(0))}
+            return {"pruned": prune_ledger(hook.client, older_than=timedelta(0))}
 
     def _operator(self) -> Any:
         operator = make_operator(self._job)

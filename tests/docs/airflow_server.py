@@ -43,8 +43,6 @@ def make_clients(folder: Path, path: Path) -> None:
 def main(path: str) -> None:
     import airflow.__main__
 
-    from airflow_horsies import commands, hook  # noqa: F401
-
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path)

@@ -1,4 +1,4 @@
-"""The code blocks of the guides: what each is, and what the tests do with it.
+"""The code blocks of the documentation: what each is, and what the tests do with it.
 
 A fence names its language and, where that is not enough, what it is: ``python dag``, ``yaml kubernetes``.
 """
@@ -7,20 +7,22 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 
 from markdown_it import MarkdownIt
 
-GUIDES = Path(str(files("airflow_horsies"))) / "docs"
-README = Path(__file__).parents[2] / "README.md"
+CHECKOUT = Path(__file__).parents[2]
+DOCS = CHECKOUT / "docs"
+README = CHECKOUT / "README.md"
+FRONT_DOOR = (README, CHECKOUT / "CONTRIBUTING.md", CHECKOUT / "SECURITY.md")
 
 # Language and kind to what is done with such a block. What is not here fails the test.
 RUNNERS = {
-    "python tasks": "together, in the order of TASK_GUIDES, the file my_tasks.py of a real worker",
+    "python tasks": "together, in the order of TASK_GUIDES, the file my_tasks.py of a real worker, with one app",
     "python dag": "parsed by Airflow and run with dag.test(), its tasks by that worker",
     "python script": "run by Python beside that worker",
     "python test": "run by pytest, with a Spark session of its own",
+    "python tested": "with the others of its guide, each in the file that its first line names, run by pytest",
     "bash": "each command run; or checked, where it needs a machine that is not here (see CHECKED_COMMANDS)",
     "sql": "run in the order of the guides, before or after the worker has made its tables",
     "json extra": "the extra of a connection: accepted by the hook",
@@ -37,13 +39,15 @@ RUNNERS = {
     "text message": "found among the messages this package can produce",
     "text airflow": "found among the messages the installed Airflow can produce",
     "text picture": "for the eye",
-    "text tree": "each file of it exists",
+    "text tree": "compared with the package",
+    "json result": "compared with the results of the DAG above it, task by task",
 }
 # The guides that write my_tasks.py, in the order in which a reader would.
-TASK_GUIDES = ("write-a-task.md", "batch.md", "history-and-report.md")
+TASK_GUIDES = ("README.md", "tutorial.md", "how-to/write-a-task.md", "how-to/batch.md", "how-to/history-and-report.md")
 # Commands that need a machine, a cluster or an index that is not here, by their first word: looked at, and not run.
 CHECKED_COMMANDS = ("pip", "systemctl", "kubectl", "helm", "make", "python3.13")
 WORKER_COMMAND = "python -m airflow_horsies.worker my_tasks:app"
+START_COMMAND = "../.venv/bin/python -m airflow_horsies.embedded start hello_tasks:app"
 
 
 @dataclass(frozen=True)
@@ -64,15 +68,31 @@ class Block:
         return f"{self.guide}:{self.line}"
 
 
+def pages() -> list[Path]:
+    """Every page of the site."""
+    return sorted(DOCS.rglob("*.md"))
+
+
 def documents() -> list[Path]:
-    """The guides and, in a checkout, the README."""
-    return [*([README] if README.exists() else []), *sorted(GUIDES.glob("*.md"))]
+    """The pages of the site, and the files that a visitor of the repository reads first."""
+    return [*FRONT_DOOR, *pages()]
+
+
+def name_of(path: Path) -> str:
+    """How the tests name a document: by its path below docs/, or below the checkout."""
+    return path.relative_to(DOCS if path.is_relative_to(DOCS) else CHECKOUT).as_posix()
+
+
+def text_of(name: str) -> str:
+    """A document by its name."""
+    (path,) = [path for path in documents() if name_of(path) == name]
+    return path.read_text()
 
 
 def blocks_of(path: Path) -> list[Block]:
     """Fenced blocks; an indented one, whose language nobody can tell, comes without info."""
     return [
-        Block(path.name, (token.map or [0])[0] + 1, token.info.strip(), token.content)
+        Block(name_of(path), (token.map or [0])[0] + 1, token.info.strip(), token.content)
         for token in MarkdownIt().parse(path.read_text())
         if token.type in ("fence", "code_block")
     ]
@@ -91,4 +111,4 @@ def commands(block: Block) -> list[str]:
 
 def is_checked_only(command: str) -> bool:
     program = Path(command.split()[0]).name
-    return program in CHECKED_COMMANDS or command == WORKER_COMMAND
+    return program in CHECKED_COMMANDS or command in (WORKER_COMMAND, START_COMMAND)

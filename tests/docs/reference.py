@@ -1,4 +1,4 @@
-"""``reference.md``, from the code: ``make docs`` writes it and the versions in the guides, and tests compare them."""
+"""The pages of docs/reference, from the code; ``make docs`` writes them, and a test compares them with the code."""
 
 from __future__ import annotations
 
@@ -8,24 +8,26 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import MISSING, fields
+from importlib.resources import files
+from pathlib import Path
 from typing import Any, get_args
 
 from airflow.cli.cli_config import GroupCommand
 from horsies.core.models.tasks import BUILTIN_CODE_REGISTRY
 
 from airflow_horsies.cli import get_cli_commands
-from airflow_horsies.connected_hook import LIBPQ_EXTRAS, OWN_EXTRAS
+from airflow_horsies.client.extras import LIBPQ_EXTRAS, OWN_EXTRAS
 from airflow_horsies.decorators import horsies_task
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.links import HorsiesAttemptsLink
 from airflow_horsies.models import RetryPolicy, TaskSpec
 from airflow_horsies.notifications import HorsiesNotifier
 from airflow_horsies.operators import HorsiesBatchOperator, HorsiesCancelOperator, HorsiesOperator
-from airflow_horsies.outcomes import HOPELESS_CODES, WORKER_LOST_CODES
+from airflow_horsies.operators.base import FailOrSkip, HorsiesTaskOperator
+from airflow_horsies.operators.outcomes import NON_RETRYABLE_CODES, WORKER_LOST_CODES
 from airflow_horsies.provider_info import CONFIG, CONNECTION_TYPE
 from airflow_horsies.retry_policies import HorsiesRetryPolicy, Otherwise
 from airflow_horsies.sensors import HorsiesQueueSensor, HorsiesSensor, _DeferrableSensor
-from airflow_horsies.task_operator import HorsiesTaskOperator, WhenEndedBadly
 from airflow_horsies.worker import (
     ERROR_CODES,
     Queue,
@@ -38,26 +40,27 @@ from airflow_horsies.worker import (
     settings,
     spark_task,
 )
-from tests.docs.blocks import GUIDES
-from tests.docs.versions import with_versions
+from tests.docs import error_texts
+from tests.docs.blocks import DOCS
 
-REFERENCE = GUIDES / "reference.md"
+PACKAGE = Path(str(files("airflow_horsies")))
+REFERENCE = DOCS / "reference"
 NAMED_TYPES = {
     name: " | ".join(map(repr, get_args(kind)))
-    for name, kind in {"WhenEndedBadly": WhenEndedBadly, "Otherwise": Otherwise}.items()
+    for name, kind in {"FailOrSkip": FailOrSkip, "Otherwise": Otherwise}.items()
 }
 
 VARIABLES = {
     settings.DATABASE_URL: "horsies' database, as in `postgresql://user:password@host:5432/horsies`; needed",
-    settings.DIRECT_DATABASE_URL: "the same past a pooler in transaction mode; see [PgBouncer](pgbouncer.md)",
+    settings.DIRECT_DATABASE_URL: "the same past a pooler in transaction mode; see [PgBouncer](../how-to/pgbouncer.md)",
     settings.QUEUES: "the queues to serve, as `NAME:PRIORITY:MAX_RUNNING`, separated by commas; `default` if not set",
     settings.DEAD_AFTER_SECONDS: "a worker that gave no sign of life for so long is dead, and its tasks are recovered; "
     f"{settings.DEFAULT_DEAD_AFTER.total_seconds():.0f}. Every worker looks after all tasks of the database, so give "
     "all of them the same",
-    settings.SPARK_MASTER: f"where Spark runs; `{settings.DEFAULT_MASTER}`; see [Spark clusters](spark-clusters.md)",
+    settings.SPARK_MASTER: f"where Spark runs; `{settings.DEFAULT_MASTER}`; see "
+    "[Spark clusters](../how-to/spark-clusters.md)",
     settings.SPARK_CONF: "Spark's settings, as a JSON object",
-    settings.SPARK_HANG_SECONDS: "a JVM that leaves questions unanswered for so long is killed; "
-    f"{settings.DEFAULT_HANG_SECONDS}",
+    settings.SPARK_HANG_SECONDS: f"a JVM that does not respond for so long is killed; {settings.DEFAULT_HANG_SECONDS}",
     settings.LOG_LINES: f"lines kept of an attempt; {settings.DEFAULT_LOG_LINES}",
     settings.LOG_BYTES: f"bytes kept of the lines of an attempt; {settings.DEFAULT_LOG_BYTES}",
     settings.LOG_AGE_SECONDS: "log lines older than this are removed, whatever became of their task; "
@@ -68,21 +71,35 @@ VARIABLES = {
     f"last heard of; {int(settings.PRUNE_AFTER.total_seconds())}",
     settings.RESULT_BYTES: f"how large the JSON of a result may be; {settings.DEFAULT_RESULT_BYTES}",
 }
-HEAD = """\
-# Reference
-
-Every name this package gives you. `make docs` writes this page from the code, and a test compares it with the code.
-
-Templated parameters may hold Jinja templates. Parameters of Airflow itself, such as `retries`, `execution_timeout` or
-`trigger_rule`, are not listed.
-"""
+WRITTEN = "`make docs` writes this page from the code, and a test compares the two.\n"
 
 
-def reference() -> str:
-    return "\n".join([HEAD, *_sections()]).rstrip() + "\n"
+def reference() -> dict[str, str]:
+    """The text of every page, by its name."""
+    return {name: "\n".join([*write(), ""]).rstrip() + "\n" for name, write in PAGES.items()}
 
 
-def _sections() -> Iterator[str]:
+def _index() -> Iterator[str]:
+    yield "# Reference\n"
+    yield "Every name this package gives you. `make docs` writes these pages from the code.\n"
+    yield "| page | what it lists |\n|---|---|"
+    yield _row(
+        "[Operators and sensors](operators.md)", "operators, sensors, the decorator, the notifier, retry policies"
+    )
+    yield _row("[Hook](hook.md)", "the methods of `HorsiesHook`, `TaskSpec`, the connection")
+    yield _row("[Worker](worker.md)", "what a module of tasks imports")
+    yield _row("[Settings](settings.md)", "the settings of Airflow and the environment of a worker")
+    yield _row("[Errors](errors.md)", "every error code and every exception, each with an anchor of its own")
+    yield _row("[Command line](command-line.md)", "`airflow horsies` and its arguments")
+
+
+def _operators() -> Iterator[str]:
+    yield "# Operators and sensors\n"
+    yield f"What DAG authors import, with every parameter. {WRITTEN}"
+    yield (
+        "Templated parameters may hold Jinja templates. Parameters of Airflow itself, such as `retries`, "
+        "`execution_timeout` or `trigger_rule`, are not listed.\n"
+    )
     yield "## Operators\n"
     yield "From `airflow_horsies.operators`.\n"
     yield from _class(HorsiesOperator)
@@ -101,31 +118,36 @@ def _sections() -> Iterator[str]:
     yield "From `airflow_horsies.notifications`.\n"
     yield from _class(HorsiesNotifier)
     yield "## Retry policies\n"
-    yield "`RetryPolicy`, from `airflow_horsies.models`, tells horsies when to run a failed attempt again.\n"
+    yield "`RetryPolicy`, from `airflow_horsies.models`, decides when horsies runs a failed attempt again.\n"
     yield from _class(RetryPolicy)
     for factory in (RetryPolicy.fixed, RetryPolicy.exponential):
         yield f"`RetryPolicy.{factory.__name__}{_signature(factory)}`: {_summary(factory)}\n"
-    yield "`HorsiesRetryPolicy`, from `airflow_horsies.retry_policies`, tells Airflow (3.3 and newer).\n"
+    yield "`HorsiesRetryPolicy`, from `airflow_horsies.retry_policies`, decides when Airflow does (3.3 and newer).\n"
     yield from _class(HorsiesRetryPolicy)
-    yield "## Hook\n"
-    yield from _hook()
-    yield "## Connection\n"
-    yield from _connection()
+
+
+def _settings() -> Iterator[str]:
+    yield "# Settings\n"
+    yield f"The settings of Airflow, and the environment of a worker. {WRITTEN}"
     yield "## Settings of Airflow\n"
     yield "| setting | default | meaning |\n|---|---|---|"
     for section, held in CONFIG.items():
         for name, option in held["options"].items():
-            yield _row(f"`[{section}] {name}`", f"`{option['default']}`", option["description"])
+            default = "" if option["default"] is None else f"`{option['default']}`" if option["default"] else "empty"
+            yield _row(f"`[{section}] {name}`", default, option["description"])
     yield ""
-    yield "## Worker\n"
-    yield "From `airflow_horsies.worker`. `python -m airflow_horsies.worker MODULE:APP` starts one.\n"
-    yield from _worker()
-    yield "## Error codes\n"
-    yield from _error_codes()
-    yield "## Exceptions\n"
-    yield from _exceptions()
-    yield "## Command line\n"
-    yield "`airflow horsies COMMAND`; on Airflow 3.1, `python -m airflow_horsies.cli COMMAND`.\n"
+    yield "## Environment of a worker\n"
+    known = {value for value in vars(settings).values() if isinstance(value, str) and value.startswith("HORSIES_")}
+    if known != set(VARIABLES):
+        raise ValueError(f"settings without a meaning: {known ^ set(VARIABLES)}")
+    yield "| variable | meaning |\n|---|---|"
+    for name, meaning in VARIABLES.items():
+        yield _row(f"`{name}`", meaning)
+
+
+def _command_line() -> Iterator[str]:
+    yield "# Command line\n"
+    yield f"The commands of `airflow horsies`; on Airflow 3.1, of `python -m airflow_horsies.cli`. {WRITTEN}"
     for group in get_cli_commands():
         yield from _commands(f"airflow {group.name}", group.subcommands)
 
@@ -253,6 +275,9 @@ def _row(*cells: str) -> str:
 
 
 def _hook() -> Iterator[str]:
+    yield "# Hook\n"
+    yield f"The hook, what it sends, and the connection behind it. {WRITTEN}"
+    yield "## HorsiesHook\n"
     yield "`HorsiesHook(horsies_conn_id)`, from `airflow_horsies.hook`. Every method has an example in its docstring.\n"
     yield "| method | what it does |\n|---|---|"
     for name, method in inspect.getmembers(HorsiesHook, inspect.isfunction):
@@ -261,9 +286,11 @@ def _hook() -> Iterator[str]:
             awaited = "await " if inspect.iscoroutinefunction(method) else ""
             yield _row(f"`{awaited}{name}`", first)
     yield ""
-    yield "### TaskSpec\n"
+    yield "## TaskSpec\n"
     yield f"{_summary(TaskSpec)}\n"
     yield from _parameters(TaskSpec)
+    yield "## Connection\n"
+    yield from _connection()
 
 
 def _connection() -> Iterator[str]:
@@ -282,14 +309,9 @@ def _connection() -> Iterator[str]:
 
 
 def _worker() -> Iterator[str]:
-    known = {value for value in vars(settings).values() if isinstance(value, str) and value.startswith("HORSIES_")}
-    if known != set(VARIABLES):
-        raise ValueError(f"settings without a meaning: {known ^ set(VARIABLES)}")
-    yield "### Environment of a worker\n"
-    yield "| variable | meaning |\n|---|---|"
-    for name, meaning in VARIABLES.items():
-        yield _row(f"`{name}`", meaning)
-    yield ""
+    yield "# Worker\n"
+    yield f"What a module of tasks imports from `airflow_horsies.worker`. {WRITTEN}"
+    yield "`python -m airflow_horsies.worker MODULE:APP` starts a worker.\n"
     yield from _function(horsies_app, "horsies_app")
     yield from _class(Queue)
     yield from _function(spark_task, "@spark_task")
@@ -298,40 +320,59 @@ def _worker() -> Iterator[str]:
     yield from _function(progress, "progress")
     yield from _function(mask, "mask")
     yield from _class(TaskFault)
-    yield "`ResultReference` is what `save_result` returns. `ERROR_CODES` holds the codes below.\n"
+    yield "`ResultReference` is what `save_result` returns. `ERROR_CODES` holds the [codes](errors.md) of workers.\n"
 
 
-def _error_codes() -> Iterator[str]:
-    yield "Of `airflow_horsies.worker`:\n"
-    yield "| code | a retry helps | Airflow tries again | meaning |\n|---|---|---|---|"
-    for code, told in ERROR_CODES.items():
-        yield _row(f"`{code}`", _yes(told.retry_helps), _yes(code not in HOPELESS_CODES), told.meaning)
-    yield ""
+def _errors() -> Iterator[str]:
+    yield "# Errors\n"
+    yield (
+        "Every error code and every exception. A failed horsies task has an *error code*, which a retry policy can "
+        "name. Python code that uses this package meets an *exception*. Each has an anchor here: its name in lower "
+        f"case. {WRITTEN}"
+    )
+    yield "## Codes of the worker\n"
     yield (
         "A task fails with a code of its own by `raise TaskFault(code, message)`. Any other exception of the function "
-        "is horsies' own `UNHANDLED_EXCEPTION`, unless an `exception_mapper` names it. The message is the root cause "
-        "in a line or two; the whole trace is in the attempt's log.\n"
+        "has horsies' code [UNHANDLED_EXCEPTION](#unhandled_exception), unless an `exception_mapper` names another. "
+        "The message is the root cause in a line or two; the whole trace is in the log of the attempt.\n"
     )
-    own = sorted(HOPELESS_CODES - set(ERROR_CODES))
-    yield (
-        f"Of horsies itself, Airflow does not try again after {_listed(own)}. "
-        f"{_listed(sorted(WORKER_LOST_CODES))} becomes `WorkerLost`. These are all of them:\n"
-    )
-    yield _listed(sorted(str(getattr(code, "value", code)) for code in BUILTIN_CODE_REGISTRY)) + ".\n"
+    _require_same("code of the worker", ERROR_CODES, error_texts.WORKER_CODES)
+    for code, known in ERROR_CODES.items():
+        yield from _code(code, known.meaning, error_texts.WORKER_CODES[code], retry_helps=known.retry_helps)
+    yield "## Codes of horsies\n"
+    yield "Some of them are for workflows, or for callers of horsies' own client, and no operator meets them.\n"
+    codes = sorted(str(getattr(code, "value", code)) for code in BUILTIN_CODE_REGISTRY)
+    _require_same("code of horsies", codes, error_texts.HORSIES_CODES)
+    for code in codes:
+        yield from _code(code, *error_texts.HORSIES_CODES[code])
+    yield "## Exceptions\n"
+    yield "They are in `airflow_horsies.exceptions`, unless another module is named.\n"
+    yield from _tree("HorsiesError", list(_error_classes()), None)
 
 
-def _exceptions() -> Iterator[str]:
-    yield (
-        "From `airflow_horsies.exceptions`, where no other module is named. Indented ones are kinds of the one above.\n"
-    )
-    yield from _tree("HorsiesError", list(_error_classes()), 0)
-    yield ""
+def _code(code: str, meaning: str, next_step: str, *, retry_helps: bool | None = None) -> Iterator[str]:
+    yield f"### {code}\n"
+    yield f"{meaning} {next_step}\n"
+    said = [] if retry_helps is None else [f"Another attempt may succeed: {_yes(retry_helps)}."]
+    if code in WORKER_LOST_CODES:
+        said.append("The Airflow task fails with [WorkerLost](#workerlost).")
+    if code in NON_RETRYABLE_CODES:
+        said.append("Airflow does not try again: the task fails with [TaskFailedForGood](#taskfailedforgood).")
+    elif retry_helps is not None:
+        said.append("Airflow tries again, if the task has `retries`.")
+    if said:
+        yield " ".join(said) + "\n"
+
+
+def _require_same(what: str, known: Iterable[str], described: Iterable[str]) -> None:
+    if set(known) != set(described):
+        raise ValueError(f"tests/docs/error_texts.py: not described, or no {what}: {set(known) ^ set(described)}")
 
 
 def _error_classes() -> Iterator[tuple[str, str, list[str], str]]:
     """Module, name, bases and docstring of every class that may be an exception; read, not imported."""
-    for path in sorted(GUIDES.parent.rglob("*.py"), key=lambda path: (path.name != "exceptions.py", path)):
-        module = ".".join(path.relative_to(GUIDES.parents[1]).with_suffix("").parts)
+    for path in sorted(PACKAGE.rglob("*.py"), key=lambda path: (path.name != "exceptions.py", path)):
+        module = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
         if "embedded" not in module:
             for node in ast.parse(path.read_text()).body:
                 if isinstance(node, ast.ClassDef):
@@ -339,13 +380,16 @@ def _error_classes() -> Iterator[tuple[str, str, list[str], str]]:
                     yield module, node.name, bases, (ast.get_docstring(node) or "").partition("\n\n")[0]
 
 
-def _tree(kind: str, classes: list[tuple[str, str, list[str], str]], depth: int) -> Iterator[str]:
-    (module, told) = next((module, told) for module, name, _, told in classes if name == kind)
-    where = "" if module == "airflow_horsies.exceptions" else f", from `{module}`"
-    yield f"{'  ' * depth}- `{kind}`{where}: {_plain(' '.join(told.split()))}"
+def _tree(kind: str, classes: list[tuple[str, str, list[str], str]], parent: str | None) -> Iterator[str]:
+    """An exception and those below it."""
+    (module, text) = next((module, text) for module, name, _, text in classes if name == kind)
+    yield f"### {kind}\n"
+    where = [] if module == "airflow_horsies.exceptions" else [f"From `{module}`."]
+    above = [] if parent is None else [f"A [{parent}](#{parent.lower()})."]
+    yield " ".join([_plain(" ".join(text.split())), *above, *where]) + "\n"
     for _, name, bases, _ in classes:
         if bases and bases[0] == kind:
-            yield from _tree(name, classes, depth + 1)
+            yield from _tree(name, classes, kind)
 
 
 def _commands(prefix: str, commands: Iterable[Any]) -> Iterator[str]:
@@ -378,14 +422,12 @@ def _yes(holds: bool) -> str:
     return "yes" if holds else "no"
 
 
-def _listed(codes: Iterable[str]) -> str:
-    return ", ".join(f"`{code}`" for code in codes)
-
-
-if __name__ == "__main__":
-    REFERENCE.write_text(reference())
-    print(f"wrote {REFERENCE.name}")
-    for guide in sorted(GUIDES.glob("*.md")):
-        if (text := with_versions(guide.read_text())) != guide.read_text():
-            guide.write_text(text)
-            print(f"wrote the versions in {guide.name}")
+PAGES: dict[str, Callable[[], Iterator[str]]] = {
+    "index.md": _index,
+    "operators.md": _operators,
+    "hook.md": _hook,
+    "worker.md": _worker,
+    "settings.md": _settings,
+    "errors.md": _errors,
+    "command-line.md": _command_line,
+}

@@ -144,7 +144,7 @@ def planted(
             submitting_as(site.base_url),
         ):
             hidden_ids, own_ids = plant(hook, HIDDEN, HIDDEN_MARK), plant(hook, OWN, OWN_MARK)
-            hook.run_script(lambda: save_report(REPORT, f"<p>{HIDDEN_MARK} and {OWN_MARK}</p>"))
+            hook.client.run(lambda: save_report(REPORT, f"<p>{HIDDEN_MARK} and {OWN_MARK}</p>"))
         yield Planted(database=name, hidden_ids=hidden_ids, own_ids=own_ids)
 
 

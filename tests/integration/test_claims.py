@@ -8,9 +8,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from airflow_horsies.client.health import Status, check_health
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.embedded.worker import SPARK_WORKER, HorsiesWorker
-from airflow_horsies.health import Status, check_health
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.models import TaskSpec, TaskState
 from benchmarks.databases import open_hook
@@ -26,7 +26,7 @@ FROM horsies_claim(%s, '["default"]', '{"default": 100}', '{}', TRUE, 1, 0, 1, 1
 
 
 def finding(hook: HorsiesHook) -> tuple[Status, str]:
-    (found,) = [each for each in check_health(hook) if each.check == "claims"]
+    (found,) = [each for each in check_health(hook.client) if each.check == "claims"]
     return found.status, found.message
 
 
@@ -46,11 +46,11 @@ def test_a_claim_that_its_live_worker_does_not_know_of_is_named_and_lapses(
         command=SPARK_WORKER,
     )
     with worker, open_hook(info) as hook, psycopg.connect(**info, autocommit=True) as own:
-        (state,) = [each for each in hook.workers() if each.alive]
+        (state,) = [each for each in hook.read_workers() if each.alive]
         spec = TaskSpec(task_name="bench.talk", kwargs={"number": 1, "lines": 1})
         # The worker may be quicker; then there is another one.
         for _ in range(50):
-            task_id = hook.enqueue(spec)
+            task_id = hook.enqueue_task(spec)
             if own.execute(CLAIM, (state.id,)).fetchone() == (task_id,):
                 break
             hook.wait([task_id], timeout_seconds=60)
@@ -58,7 +58,7 @@ def test_a_claim_that_its_live_worker_does_not_know_of_is_named_and_lapses(
             pytest.fail("the worker was quicker each time")
         began = time.monotonic()
         named: set[Status] = set()
-        while hook.get_states([task_id])[task_id] is not TaskState.COMPLETED:
+        while hook.read_states([task_id])[task_id] is not TaskState.COMPLETED:
             assert time.monotonic() < began + 240, "it never lapsed"
             status, message = finding(hook)
             if status is Status.WARN:

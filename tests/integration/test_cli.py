@@ -21,6 +21,7 @@ import pytest
 from psycopg import sql
 
 from airflow_horsies.cli import main
+from airflow_horsies.client.ledger import migrate_ledger
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.models import AirflowTry, RetryPolicy, TaskInstanceKey, TaskSpec, TaskState
@@ -109,14 +110,14 @@ def test_check_of_a_database_with_a_live_worker_is_ok(run: Run, served_database:
     checked = run(served_database, "check")
     assert checked.code == 0, checked.out
     assert {line.split()[0] for line in checked.out.splitlines()} == {"OK"}
-    (worker,) = [worker for worker in hook.workers() if worker.alive]
+    (worker,) = [worker for worker in hook.read_workers() if worker.alive]
     assert f"{worker.hostname}:{worker.pid} serves default" in checked.out
 
 
 def test_check_tells_who_waits_and_that_nobody_works(run: Run, database: str, make_hook: MakeHook) -> None:
     hook = make_hook(database)
-    hook.enqueue_many(TaskSpec(task_name="add", queue="reports") for _ in range(2))
-    hook.enqueue(TaskSpec(task_name="add", queue="later", delay=timedelta(hours=1)))
+    hook.enqueue_tasks(TaskSpec(task_name="add", queue="reports") for _ in range(2))
+    hook.enqueue_task(TaskSpec(task_name="add", queue="later", delay=timedelta(hours=1)))
     checked = run(database, "check", "--output", "json")
     assert checked.code == 0
     assert checked.statuses == {
@@ -131,7 +132,7 @@ def test_check_tells_who_waits_and_that_nobody_works(run: Run, database: str, ma
         "claims": "OK",
         "queues": "WARN",
     }
-    assert "no live worker serves 'reports' (2 waiting, the oldest since 20" in checked.findings["queues"][1]
+    assert "No live worker serves 'reports' (2 waiting, the oldest since 20" in checked.findings["queues"][1]
     assert "later" not in checked.findings["queues"][1]
 
 
@@ -175,7 +176,7 @@ def test_check_names_a_view_that_may_not_be_read(
     status, message = checked.findings["ledger"]
     assert status == "FAIL"
     assert message.splitlines() == [
-        "the user of this connection lacks SELECT on airflow_horsies.known_submissions. Run:",
+        "The user of this connection lacks SELECT on airflow_horsies.known_submissions. Run:",
         f"GRANT SELECT ON airflow_horsies.known_submissions TO {role};",
     ]
 
@@ -185,7 +186,7 @@ def test_check_of_a_wrong_password_fails_at_once(run: Run, empty_database: str) 
     assert checked.code == 1
     status, message = checked.findings.pop("connection")
     assert status == "FAIL"
-    assert "refused the log-in" in message and "'horsies_default'" in message
+    assert "Cannot log in" in message and "connection horsies_default" in message
     assert {status for check, status in checked.statuses.items() if check != "connection"} == {"SKIP"}
 
 
@@ -217,11 +218,11 @@ def test_grants_that_check_names_are_all_that_is_needed(
     assert (checked.statuses["privileges"], checked.statuses["ledger"]) == ("OK", "OK")
 
     hook = make_hook(database, **as_stranger)
-    sent = hook.submit(
+    sent = hook.submit_task(
         TaskSpec(task_name="add"), TaskInstanceKey(dag_id="d", run_id="r", task_id="t"), AirflowTry(try_number=1)
     )
     cancelled = run(database, "cancel", sent.task_id, **as_stranger)
-    assert (cancelled.code, cancelled.out) == (0, f"Task {sent.task_id} was cancelled\n")
+    assert (cancelled.code, cancelled.out) == (0, f"Task {sent.task_id} was cancelled.\n")
 
 
 def test_grants_on_our_own_tables_are_named_too(
@@ -245,7 +246,10 @@ def test_worker_of_an_older_generation_is_found_out(
         assert checked.code == 1
         status, message = checked.findings["worker releases"]
         assert status == "FAIL"
-        assert f":{worker.process.pid}: it is of horsies 0.4 or older. Upgrade its horsies and restart it" in message
+        assert (
+            f":{worker.process.pid}: it runs horsies 0.4 or older. They claim tasks and never finish them. Upgrade"
+            in message
+        )
 
 
 def test_worker_that_runs_since_before_an_upgrade_is_found_out(
@@ -279,7 +283,7 @@ def test_check_tells_of_a_pooler_that_swallows_notifications(
 
 def test_attempts_of_a_retried_task_are_readable(run: Run, served_database: str, hook: HorsiesHook) -> None:
     policy = RetryPolicy.fixed([1], auto_retry_for=["FLAKY"], jitter=False)
-    sent = hook.submit(
+    sent = hook.submit_task(
         TaskSpec(task_name="fail", kwargs={"code": "FLAKY"}, retry_policy=policy),
         TaskInstanceKey(dag_id="sales", run_id="manual__1", task_id="load", map_index=3),
         AirflowTry(try_number=1),
@@ -303,7 +307,7 @@ def test_attempts_of_a_retried_task_are_readable(run: Run, served_database: str,
 def test_watch_follows_a_task_to_its_end(
     run: Run, served_database: str, hook: HorsiesHook, task_name: str, kwargs: dict[str, Any], code: int
 ) -> None:
-    task_id = hook.enqueue(TaskSpec(task_name=task_name, kwargs=kwargs))
+    task_id = hook.enqueue_task(TaskSpec(task_name=task_name, kwargs=kwargs))
     ended = run(served_database, "attempts", task_id, "--watch")
     state = "FAILED" if code else "COMPLETED"
     assert ended.code == code, ended.err
@@ -316,16 +320,16 @@ def test_watch_follows_a_task_to_its_end(
 
 def test_lines_are_followed_and_the_cancelled_attempt_is_shown(run: Run, database: str, make_hook: MakeHook) -> None:
     hook = make_hook(database)
-    hook.ensure_ledger()
-    task_id = hook.enqueue(TaskSpec(task_name="add", delay=timedelta(hours=1)))
+    migrate_ledger(hook.client)
+    task_id = hook.enqueue_task(TaskSpec(task_name="add", delay=timedelta(hours=1)))
     unheard = run(database, "logs", task_id)
-    assert (unheard.code, unheard.out.split(":")[0]) == (0, "Nothing is written yet")
+    assert (unheard.code, unheard.out.split(".")[0]) == (0, "There are no log lines yet")
 
     def work() -> None:
         begin_attempt(hook, task_id)
         write_lines(hook, task_id, "first", level="WARNING")
         time.sleep(2.5)
-        hook.cancel(task_id)
+        hook.cancel_task(task_id)
         time.sleep(0.5)
         write_lines(hook, task_id, "last", first=2)
         end_attempt(hook, task_id, outcome="CANCELLED", metrics={"jobs": 3})
@@ -346,19 +350,19 @@ def test_lines_are_followed_and_the_cancelled_attempt_is_shown(run: Run, databas
 
 
 def test_missing_lines_are_explained(run: Run, served_database: str, hook: HorsiesHook) -> None:
-    task_id = hook.enqueue(TaskSpec(task_name="add", kwargs={"a": 1, "b": 1}))
+    task_id = hook.enqueue_task(TaskSpec(task_name="add", kwargs={"a": 1, "b": 1}))
     hook.wait([task_id], timeout_seconds=SECONDS)
     assert "a worker that does not use airflow_horsies.worker" in run(served_database, "logs", task_id).out
     for follow in ([], ["--follow"]):
         unknown = run(served_database, "logs", "00000000-0000-7000-8000-000000000000", *follow)
         assert unknown.code == 1
-        assert "never existed, or it finished and is past its retention" in unknown.err
+        assert "never existed, or it has finished and is past its retention" in unknown.err
 
 
 def test_pages_of_a_listing_follow_one_another(run: Run, database: str, make_hook: MakeHook) -> None:
     hook = make_hook(database)
-    ids = set(hook.enqueue_many(TaskSpec(task_name="add", queue="paged") for _ in range(5)))
-    hook.enqueue(TaskSpec(task_name="add", queue="other"))
+    ids = set(hook.enqueue_tasks(TaskSpec(task_name="add", queue="paged") for _ in range(5)))
+    hook.enqueue_task(TaskSpec(task_name="add", queue="other"))
     seen: list[str] = []
     before: list[str] = []
     while True:
@@ -372,16 +376,16 @@ def test_pages_of_a_listing_follow_one_another(run: Run, database: str, make_hoo
 
 
 def test_cancel_tells_the_outcome(run: Run, served_database: str, hook: HorsiesHook) -> None:
-    waiting = hook.enqueue(TaskSpec(task_name="add", kwargs={"a": 1, "b": 1}, delay=timedelta(hours=1)))
-    assert run(served_database, "cancel", waiting).out == f"Task {waiting} was cancelled\n"
-    assert run(served_database, "cancel", waiting).out == f"Task {waiting} was already cancelled\n"
-    done = hook.enqueue(TaskSpec(task_name="add", kwargs={"a": 1, "b": 1}))
+    waiting = hook.enqueue_task(TaskSpec(task_name="add", kwargs={"a": 1, "b": 1}, delay=timedelta(hours=1)))
+    assert run(served_database, "cancel", waiting).out == f"Task {waiting} was cancelled.\n"
+    assert run(served_database, "cancel", waiting).out == f"Task {waiting} was already cancelled.\n"
+    done = hook.enqueue_task(TaskSpec(task_name="add", kwargs={"a": 1, "b": 1}))
     hook.wait([done], timeout_seconds=SECONDS)
     finished = run(served_database, "cancel", done)
-    assert (finished.code, finished.out) == (0, f"Task {done} had already finished as COMPLETED\n")
+    assert (finished.code, finished.out) == (0, f"Task {done} had already ended as COMPLETED.\n")
     unknown = run(served_database, "cancel", "00000000-0000-7000-8000-000000000000")
     assert unknown.code == 1
-    assert unknown.err.startswith("error: there is no task 00000000-0000-7000-8000-000000000000")
+    assert unknown.err.startswith("error: Task 00000000-0000-7000-8000-000000000000 is not in this database")
 
 
 def test_database_commands_do_what_they_say(run: Run, database: str, make_hook: MakeHook) -> None:
@@ -389,8 +393,10 @@ def test_database_commands_do_what_they_say(run: Run, database: str, make_hook: 
     assert run(database, "db", "migrate", "--output", "json").out == "[]\n"
     hook = make_hook(database)
     instance = TaskInstanceKey(dag_id="d", run_id="r", task_id="t")
-    hook.submit(TaskSpec(task_name="add"), instance, AirflowTry(try_number=1))
-    changed = run(database, "db", "change-base-url", "--old", hook.base_url, "--new", "http://new", "-o", "json")
+    hook.submit_task(TaskSpec(task_name="add"), instance, AirflowTry(try_number=1))
+    changed = run(
+        database, "db", "change-base-url", "--old", hook.settings.base_url, "--new", "http://new", "-o", "json"
+    )
     assert json.loads(changed.out) == {"changed": 1}
     assert json.loads(run(database, "db", "prune", "--output", "json").out) == {"forgotten": 0}
 
@@ -410,7 +416,7 @@ def command(*argv: str | Path, environ: dict[str, str]) -> Ended:
 def test_airflow_itself_runs_the_commands_on_a_connection_it_stores(
     database: str, make_hook: MakeHook, postgres: EmbeddedPostgres, tmp_path: Path
 ) -> None:
-    task_id = make_hook(database).enqueue(TaskSpec(task_name="add"))
+    task_id = make_hook(database).enqueue_task(TaskSpec(task_name="add"))
     environ = {"AIRFLOW_HOME": str(tmp_path)}
     airflow = Path(sys.executable).with_name("airflow")
     assert command(airflow, "db", "migrate", environ=environ).code == 0
@@ -423,7 +429,7 @@ def test_airflow_itself_runs_the_commands_on_a_connection_it_stores(
     assert listed.code == 0, listed.err
     assert [(task["id"], task["state"]) for task in json.loads(listed.out)] == [(task_id, TaskState.PENDING)]
     cancelled = command(airflow, "horsies", "cancel", task_id, "--conn-id", "horsies_stored", environ=environ)
-    assert (cancelled.code, cancelled.out) == (0, f"Task {task_id} was cancelled\n")
+    assert (cancelled.code, cancelled.out) == (0, f"Task {task_id} was cancelled.\n")
 
 
 @pytest.mark.parametrize("release", [MOVED], indirect=True)
@@ -432,7 +438,7 @@ def test_interrupt_ends_the_watching_and_not_the_task(
     database: str, make_hook: MakeHook, postgres: EmbeddedPostgres, tmp_path: Path, follow: tuple[str, str]
 ) -> None:
     hook = make_hook(database)
-    task_id = hook.enqueue(TaskSpec(task_name="add", delay=timedelta(hours=1)))
+    task_id = hook.enqueue_task(TaskSpec(task_name="add", delay=timedelta(hours=1)))
     environ = {"AIRFLOW_HOME": str(tmp_path), "AIRFLOW_CONN_HORSIES_DEFAULT": connection_json(postgres, database)}
     module = (sys.executable, "-m", "airflow_horsies.cli", follow[0], task_id, follow[1])
     with subprocess.Popen(
@@ -452,7 +458,7 @@ def test_interrupt_ends_the_watching_and_not_the_task(
             watching.kill()
     assert watching.returncode == 130
     assert "Traceback" not in err
-    assert hook.get_task(task_id).state is TaskState.PENDING
+    assert hook.read_task(task_id).state is TaskState.PENDING
 
 
 @pytest.mark.parametrize("release", [MOVED], indirect=True)
@@ -460,8 +466,8 @@ def test_reader_that_has_seen_enough_is_no_error(
     database: str, make_hook: MakeHook, postgres: EmbeddedPostgres, tmp_path: Path
 ) -> None:
     hook = make_hook(database)
-    hook.ensure_ledger()
-    task_id = hook.enqueue(TaskSpec(task_name="add"))
+    migrate_ledger(hook.client)
+    task_id = hook.enqueue_task(TaskSpec(task_name="add"))
     write_lines(hook, task_id, *(["a line"] * 20_000))
     environ = {"AIRFLOW_HOME": str(tmp_path), "AIRFLOW_CONN_HORSIES_DEFAULT": connection_json(postgres, database)}
     piped = command(
@@ -481,7 +487,7 @@ def test_module_runs_without_airflows_command(empty_database: str, postgres: Emb
     module = (sys.executable, "-m", "airflow_horsies.cli")
     checked = command(*module, "check", "--conn-id", "empty", environ=environ)
     assert checked.code == 1
-    assert "FAIL  schema           the database has no table horsies_tasks" in checked.out
+    assert "FAIL  schema           The database has no table horsies_tasks" in checked.out
     missing = command(*module, "check", "--conn-id", "nowhere", environ=environ)
     assert (missing.code, missing.out) == (1, "")
     (line,) = [line for line in missing.err.splitlines() if line.startswith("error: ")]

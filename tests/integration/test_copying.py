@@ -11,7 +11,7 @@ import pytest
 from airflow_horsies.exceptions import TaskIdTaken
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.models import AirflowTry, RetryPolicy, TaskInstanceKey, TaskSpec
-from airflow_horsies.wire.scripts import COPIED_FROM
+from airflow_horsies.wire.sending import COPIED_FROM
 from tests.integration.conftest import MakeHook
 from tests.integration.releases import keeps_history
 from tests.integration.test_submit import rows
@@ -48,9 +48,9 @@ def test_copied_rows_are_those_that_would_be_inserted(
         request.getfixturevalue("with_psycopg2")
     hook = make_hook()
     specs = variants(release)
-    inserted = [hook.enqueue(spec) for spec in specs]
+    inserted = [hook.enqueue_task(spec) for spec in specs]
     many = specs * (COPIED_FROM // len(specs) + 1)
-    copied = hook.enqueue_many(many)
+    copied = hook.enqueue_tasks(many)
     assert len(set(copied)) == len(many)
     for one, other in zip(inserted * (len(many) // len(specs)), copied, strict=True):
         expected, found = row_of(hook, one), row_of(hook, other)
@@ -68,16 +68,16 @@ def test_copied_rows_are_those_that_would_be_inserted(
 def test_batch_that_is_copied_is_recorded_and_reattached(hook: HorsiesHook) -> None:
     instance = TaskInstanceKey(dag_id="copied", run_id="run", task_id="load")
     specs = [TaskSpec(task_name="add", kwargs={"a": number, "b": 1}) for number in range(COPIED_FROM + 1)]
-    sent = hook.submit_many(specs, instance, AirflowTry(try_number=1))
-    again = hook.submit_many(specs, instance, AirflowTry(try_number=2))
+    sent = hook.submit_tasks(specs, instance, AirflowTry(try_number=1))
+    again = hook.submit_tasks(specs, instance, AirflowTry(try_number=2))
     assert [each.task_id for each in again] == [each.task_id for each in sent]
     assert rows(hook, "SELECT count(*) FROM horsies_tasks") == [(len(specs),)]
-    assert len(hook.submissions_of(instance)) == len(specs)
+    assert len(hook.read_submissions(instance)) == len(specs)
 
 
 def test_id_that_exists_refuses_the_whole_copy(hook: HorsiesHook) -> None:
-    taken = hook.enqueue(TaskSpec(task_name="add", kwargs={"a": 1, "b": 1}, task_id=str(uuid.uuid4())))
+    taken = hook.enqueue_task(TaskSpec(task_name="add", kwargs={"a": 1, "b": 1}, task_id=str(uuid.uuid4())))
     specs = [TaskSpec(task_name="add", kwargs={"a": number, "b": 1}) for number in range(COPIED_FROM)]
     with pytest.raises(TaskIdTaken, match=taken):
-        hook.enqueue_many([*specs, TaskSpec(task_name="add", kwargs={"a": 1, "b": 1}, task_id=taken)])
+        hook.enqueue_tasks([*specs, TaskSpec(task_name="add", kwargs={"a": 1, "b": 1}, task_id=taken)])
     assert rows(hook, "SELECT count(*) FROM horsies_tasks") == [(1,)]

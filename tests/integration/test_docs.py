@@ -1,4 +1,4 @@
-"""The guides, done: the roles, grants, worker, connection and DAGs they describe, with real Postgres and Spark."""
+"""The pages, done: the roles, grants, worker, connection and DAGs they describe, with real Postgres and Spark."""
 
 from __future__ import annotations
 
@@ -22,16 +22,18 @@ import psycopg
 import pytest
 from airflow.sdk import Connection
 
+from airflow_horsies.client.health import Status, check_health
+from airflow_horsies.client.ledger import migrate_ledger
 from airflow_horsies.embedded.airflow import EmbeddedAirflow
 from airflow_horsies.embedded.java import find_java
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.embedded.process import LOOPBACK, GuardedProcess
 from airflow_horsies.exceptions import ListenUnavailable
-from airflow_horsies.health import Status, check_health
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.models import AirflowTry, TaskInstanceKey, TaskSpec, TaskState
 from tests.docs import airflow_server, run_dags
 from tests.docs.blocks import TASK_GUIDES, WORKER_COMMAND, Block, all_blocks, commands, is_checked_only
+from tests.docs.outputs import pattern_of
 from tests.integration.conftest import MakeHook
 from tests.integration.pgbouncer import pgbouncer
 from tests.integration.releases import IN_PLACE
@@ -40,7 +42,7 @@ pytestmark = pytest.mark.timeout(1200)
 
 # Far more than anything here takes: the machine may have other work.
 SECONDS = 300
-# As the guides have it.
+# As the pages have it.
 WORKER_ROLE = {"login": "horsies", "password": "change-me"}
 AIRFLOW_ROLE = {"login": "airflow", "password": "change-me-too"}
 DATABASE = "horsies"
@@ -53,6 +55,13 @@ TODAY = datetime.now(UTC)
 # What is too slow for a test is made quicker.
 QUICKER = {"[60, 300]": "[1, 1]", '"NO_DATA_YET": timedelta(minutes=10)': '"NO_DATA_YET": timedelta(seconds=1)'}
 
+# Each page that begins a module makes an app; here they are one.
+MAKES_APP = "app = horsies_app()\n"
+# What the pages show in place of an id, and of a worker's machine and process.
+SHOWN_ID = "01990000-0000-7000-8000-000000000000"
+SHOWN_HOST = "node-3"
+NEXT_COMMAND = "==> the next command"
+
 DAGS = all_blocks("python dag")
 BASH = [block for block in all_blocks("bash") if not all(map(is_checked_only, commands(block)))]
 OUTPUTS = all_blocks("text output")
@@ -60,11 +69,12 @@ OUTPUTS = all_blocks("text output")
 
 @dataclass
 class Ended:
-    """A block of commands that was run."""
+    """A block of commands that was run, and the task that they were about."""
 
     code: int
     out: str
     err: str
+    task_id: str = ""
 
 
 @dataclass
@@ -95,10 +105,13 @@ class Deployment:
 
     def run(self, block: Block, **replaced: str) -> Ended:
         """Run the commands of a block in one shell; those that are only looked at elsewhere are left out."""
-        script = self.localised("\n".join(each for each in commands(block) if not is_checked_only(each)))
+        between = f"\necho '{NEXT_COMMAND}'\n"
+        script = self.localised(between.join(each for each in commands(block) if not is_checked_only(each)))
         for name, value in replaced.items():
             script = script.replace(name, value)
-        return self.execute(block, ["bash", "-euo", "pipefail", "-c", script])
+        ended = self.execute(block, ["bash", "-euo", "pipefail", "-c", script])
+        ended.task_id = replaced.get("TASK_ID", "")
+        return ended
 
     def execute(self, block: Block, command: list[str | Path]) -> Ended:
         done = subprocess.run(
@@ -117,13 +130,13 @@ class Deployment:
 
     def finished_task(self) -> str:
         spec = TaskSpec(task_name="sales.backfill", kwargs={"days": 1, "seconds_each": 0}, idempotency_key="finished")
-        task_id = self.hook.enqueue(spec)
+        task_id = self.hook.enqueue_task(spec)
         self.hook.wait([task_id], timeout_seconds=SECONDS)
         return task_id
 
     def running_task(self) -> str:
-        task_id = self.hook.enqueue(TaskSpec(task_name="sales.backfill", kwargs={"days": 600}))
-        _until(lambda: self.hook.attempt_records(task_id), "the start of a task")
+        task_id = self.hook.enqueue_task(TaskSpec(task_name="sales.backfill", kwargs={"days": 600}))
+        _until(lambda: self.hook.read_attempts([task_id]).get(task_id, ()), "the start of a task")
         return task_id
 
 
@@ -169,40 +182,41 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
             environ={**airflow.environ(), "PATH": f"{folder}/bin:{Path(sys.executable).parent}:{os.environ['PATH']}"},
             hook=running.enter_context(HorsiesHook("horsies_docs", connection=connection)),
         )
-        made.administer(block_of("permissions.md", "sql", "CREATE ROLE"), "postgres")
+        made.administer(block_of("how-to/permissions.md", "sql", "CREATE ROLE"), "postgres")
         worker = running.enter_context(_worker(made))
         running.enter_context(_airflow_server(made, folder))
         _until((folder / "airflow.sock").exists, "Airflow")
         subprocess.run([folder / "bin" / "airflow", "db", "migrate"], env=made.environ, check=True, capture_output=True)
         _until_live(made, worker)
 
-        migrated = made.run(block_of("permissions.md", "bash", "horsies_owner"))
+        migrated = made.run(block_of("how-to/permissions.md", "bash", "horsies_owner"))
         assert migrated.code == 0, migrated
         for grants in (GRANTS_ON_TASKS, GRANTS_ON_LEDGER):
-            made.administer(block_of("permissions.md", "sql", grants), DATABASE, **WORKER_ROLE)
-        connected = made.run(block_of("use-in-a-dag.md", "bash", "connections add"))
+            made.administer(block_of("how-to/permissions.md", "sql", grants), DATABASE, **WORKER_ROLE)
+        connected = made.run(block_of("how-to/use-in-a-dag.md", "bash", "connections add"))
         assert connected.code == 0, (connected, worker.log_tail())
         # Outside of Airflow's own processes, and in dag.test(), a connection is found in the environment.
-        exported = block_of("deploy.md", "bash", "export AIRFLOW_CONN_").text.splitlines()[0]
+        exported = block_of("how-to/deploy.md", "bash", "export AIRFLOW_CONN_").text.splitlines()[0]
         name, _, value = shlex.split(exported)[1].partition("=")
         made.environ[name] = made.localised(value)
         yield made
 
 
 def _worker(made: Deployment) -> GuardedProcess:
-    """The worker as the guide to systemd starts it, with the tasks of all guides."""
+    """The worker as the guide to systemd starts it, with the tasks of all pages."""
     tasks = [block.text for guide in TASK_GUIDES for block in all_blocks("python tasks") if block.guide == guide]
-    assert len(tasks) == len(all_blocks("python tasks")), "tasks in a guide that TASK_GUIDES does not name"
-    (made.folder / "my_tasks.py").write_text(made.localised("\n\n".join(tasks)))
+    assert len(tasks) == len(all_blocks("python tasks")), "tasks on a page that TASK_GUIDES does not name"
+    first, *others = "\n\n".join(tasks).split(MAKES_APP)
+    (made.folder / "my_tasks.py").write_text(made.localised(first + MAKES_APP + "".join(others)))
     (made.folder / "data" / "arrivals").mkdir(parents=True)
     days = ["2026-01-01"] * 3 + [f"{TODAY:%Y-%m-%d}"] * 3
     sold = pandas.DataFrame({"shop": ["north", "north", "south"] * 2, "day": days, "amount": [1.5, 2.0, 9.0] * 2})
     sold.to_parquet(made.folder / "data" / "sales")
     (made.folder / "tmp").mkdir()
-    (command,) = re.findall(r"^ExecStart=(.*)$", block_of("deploy.md", "ini systemd").text, re.MULTILINE)
+    (command,) = re.findall(r"^ExecStart=(.*)$", block_of("how-to/deploy.md", "ini systemd").text, re.MULTILINE)
     assert Path(command.split()[0]).name + command[command.index(" ") :] == WORKER_COMMAND
     for block in all_blocks("ini environment"):
-        if block.guide == "deploy.md":
+        if block.guide == "how-to/deploy.md":
             made.environ |= environment_of(made.localised(block.text))
     made.environ |= {
         "JAVA_HOME": str(find_java(made.folder / "java").home),
@@ -251,26 +265,27 @@ def test_commands_run(deployment: Deployment, block: Block) -> None:
         task_id = (deployment.running_task() if is_cancel else deployment.finished_task()) if with_task else ""
         deployment.run(block, TASK_ID=task_id)
         if is_cancel:
-            _until(lambda: deployment.hook.attempt_records(task_id)[-1].outcome, "the end of a cancelled task")
-            assert deployment.hook.attempt_records(task_id)[-1].outcome == "CANCELLED"
+            _until(
+                lambda: deployment.hook.read_attempts([task_id]).get(task_id, ())[-1].outcome,
+                "the end of a cancelled task",
+            )
+            assert deployment.hook.read_attempts([task_id]).get(task_id, ())[-1].outcome == "CANCELLED"
     assert deployment.ran[block].code == 0, deployment.ran[block]
 
 
 @pytest.mark.parametrize("block", OUTPUTS, ids=lambda block: block.named)
-def test_shown_output_is_what_the_commands_above_it_print(deployment: Deployment, block: Block) -> None:
+def test_shown_output_is_what_the_command_above_it_prints(deployment: Deployment, block: Block) -> None:
+    """All of it: ids, machines and processes are those of this run, and only durations may differ, in their digits."""
     above = [each for each in BASH if each.guide == block.guide and each.line < block.line][-1]
     if above not in deployment.ran:
         test_commands_run(deployment, above)
-    printed = [_blurred(line) for line in deployment.ran[above].out.splitlines()]
-    assert [_blurred(line) for line in block.text.splitlines()] == printed[-len(block.text.splitlines()) :]
-
-
-def _blurred(line: str) -> str:
-    """Without what differs from one run to the next: ids, hosts with their pids, and seconds. All else is compared."""
-    line = re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}", "ID", line)
-    line = re.sub(r"\S+:\d+ serves", "HOST serves", line)
-    line = re.sub(r" s on \S+", " s on HOST", line)
-    return re.sub(r"\d+\.\d+ s\b", "N s", line).rstrip()
+    ended = deployment.ran[above]
+    (worker,) = [worker for worker in deployment.hook.read_workers() if worker.alive]
+    values = {SHOWN_ID: ended.task_id, f"{SHOWN_HOST}:4711": f"{worker.hostname}:{worker.pid}"}
+    printed = ended.out.split(f"{NEXT_COMMAND}\n")[-1].splitlines()
+    assert len(printed) == len(block.text.splitlines()), ended.out
+    for shown, line in zip(block.text.splitlines(), printed, strict=True):
+        assert pattern_of(shown, values).fullmatch(line), f"{line!r} is not {shown!r}"
 
 
 # -- Python ----------------------------------------------------------------------------------------------------------
@@ -358,12 +373,24 @@ def test_data_that_was_not_there_is_tried_for_again(deployment: Deployment, dag_
     ], dag_runs.log
 
 
-def test_shown_log_is_that_of_the_dag(dag_runs: DagRuns) -> None:
+def test_shown_log_is_that_of_the_dag(deployment: Deployment, dag_runs: DagRuns) -> None:
+    """Its lines are there, in this order, with the id of the task and the machine of the worker."""
     (block,) = all_blocks("text log")
-    logged = [_blurred(line) for line in dag_runs.log.splitlines()]
+    (dag,) = [each for each in DAGS if each.guide == block.guide and "sales.daily" in each.text]
+    log = dag_runs.log.split(f"==> {_dag_id(dag)}\n")[1].split("\n==> ")[0].splitlines()
+    task_id = dag_runs.told[_dag_id(dag)]["horsies"]["daily"]
+    (worker,) = [worker for worker in deployment.hook.read_workers() if worker.alive]
+    values = {SHOWN_ID: task_id, SHOWN_HOST: worker.hostname}
+    left = iter(log)
     for line in block.text.splitlines():
-        wanted = _blurred(line.removesuffix("…"))
-        assert any(wanted in each for each in logged), (wanted, dag_runs.log)
+        wanted = pattern_of(line.removesuffix("…").rstrip(), values)
+        assert any(wanted.search(each) for each in left), f"{line!r} is not in\n{dag_runs.log}"
+
+
+@pytest.mark.parametrize("block", all_blocks("json result"), ids=lambda block: block.named)
+def test_shown_results_are_those_of_the_dag(dag_runs: DagRuns, block: Block) -> None:
+    dag = [each for each in DAGS if each.guide == block.guide and each.line < block.line][-1]
+    assert json.loads(block.text) == dag_runs.told[_dag_id(dag)]["values"]
 
 
 # -- Postgres --------------------------------------------------------------------------------------------------------
@@ -389,20 +416,20 @@ def test_grants_for_older_releases_are_enough(
     database, role = "docs_older_release", "airflow_older_release"
     postgres.create_database(database, template=make_template(IN_PLACE))
     try:
-        make_hook(database).ensure_ledger()
+        migrate_ledger(make_hook(database).client)
         with psycopg.connect(**postgres.conninfo(database), autocommit=True) as connection:
             connection.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'change-me-too'".encode())
             try:
                 for grants in (GRANTS_ON_OLDER_TASKS, GRANTS_ON_LEDGER):
-                    text = block_of("permissions.md", "sql", grants).text
+                    text = block_of("how-to/permissions.md", "sql", grants).text
                     connection.execute(text.replace("TO airflow;", f"TO {role};").encode())
                 hook = make_hook(database, login=role, password="change-me-too")
-                findings = {each.check: each for each in check_health(hook)}
+                findings = {each.check: each for each in check_health(hook.client)}
                 assert findings["privileges"].status == findings["ledger"].status == Status.OK, findings
                 instance = TaskInstanceKey(dag_id="sales", run_id="manual__1", task_id="daily")
                 spec = TaskSpec(task_name="add", delay=timedelta(hours=1))
-                sent = hook.submit(spec, instance, AirflowTry(try_number=1))
-                assert hook.cancel(sent.task_id) == "CANCELLED"
+                sent = hook.submit_task(spec, instance, AirflowTry(try_number=1))
+                assert hook.cancel_task(sent.task_id) == "CANCELLED"
                 hook.close()
             finally:
                 connection.execute(f"DROP OWNED BY {role}; DROP ROLE {role}".encode())
@@ -421,7 +448,7 @@ def test_partition_of_tomorrow_can_be_read(deployment: Deployment) -> None:
 
 def test_pooler_of_the_guide_needs_a_direct_way(deployment: Deployment, tmp_path: Path) -> None:
     (settings,) = all_blocks("ini pgbouncer")
-    direct, polling = [block.text for block in all_blocks("json extra") if block.guide == "pgbouncer.md"]
+    direct, polling = [block.text for block in all_blocks("json extra") if block.guide == "how-to/pgbouncer.md"]
     roles = {role["login"]: role["password"] for role in (WORKER_ROLE, AIRFLOW_ROLE)}
     text = deployment.localised(settings.text)
     with pgbouncer(deployment.postgres, tmp_path, settings=text, users=roles, database=DATABASE) as port:
@@ -436,7 +463,7 @@ def test_pooler_of_the_guide_needs_a_direct_way(deployment: Deployment, tmp_path
                 **AIRFLOW_ROLE,
             )
             with HorsiesHook("pooled", connection=connection) as hook:
-                task_id = hook.enqueue(TaskSpec(task_name="sales.convert", kwargs={"shop": "north"}))
+                task_id = hook.enqueue_task(TaskSpec(task_name="sales.convert", kwargs={"shop": "north"}))
                 if extra is None:
                     with pytest.raises(ListenUnavailable, match="connection pooler in transaction mode"):
                         hook.wait([task_id], timeout_seconds=SECONDS)
@@ -460,4 +487,4 @@ def test_extra_is_accepted(deployment: Deployment, block: Block) -> None:
     with HorsiesHook("with_extra", connection=connection) as hook:
         ok, told = hook.test_connection()
         assert ok, told
-        assert hook.can_listen() is ("poll" not in block.text)
+        assert hook.client.can_listen() is ("poll" not in block.text)

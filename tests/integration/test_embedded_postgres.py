@@ -201,7 +201,7 @@ def test_data_of_another_major_version_are_left_alone_with_a_clear_error(folder:
     with server:
         version_file = server.data_folder / "PG_VERSION"
     version_file.write_text("12\n")
-    with pytest.raises(EmbeddedError, match="made by PostgreSQL 12"):
+    with pytest.raises(EmbeddedError, match="created by PostgreSQL 12"):
         server.start()
     assert version_file.exists()
 

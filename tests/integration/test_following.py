@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,15 +17,16 @@ import psycopg
 import pytest
 from airflow.providers.common.compat.sdk import TaskDeferred
 
-from airflow_horsies import hub as hub_module
-from airflow_horsies import task_operator
+from airflow_horsies.client import hub as hub_module
+from airflow_horsies.client.ledger import migrate_ledger, read_ledger_version
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.exceptions import TaskCancelled
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.models import LogCursor, TaskState
 from airflow_horsies.operators import HorsiesBatchOperator, HorsiesOperator
-from airflow_horsies.task_log import TaskLog
+from airflow_horsies.operators import base as task_operator
 from airflow_horsies.triggers import HorsiesTrigger
+from airflow_horsies.triggers.task_log import TaskLog
 from tests.integration.conftest import MakeHook
 from tests.integration.releases import MOVED
 from tests.integration.test_attempts import begin_attempt, end_attempt, write_lines, write_progress
@@ -54,7 +56,7 @@ def task_log_of_airflow(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptu
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("hub", "hook"):
+    for module in ("client.hub", "client.waiting"):
         monkeypatch.setattr(f"airflow_horsies.{module}.FOLLOW_SECONDS", QUICKLY)
 
 
@@ -97,8 +99,8 @@ def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_two_hundred_followed_tasks_cost_one_statement_a_tick(hook: HorsiesHook, statements: list[str]) -> None:
-    hook.ensure_ledger()
-    ids = hook.enqueue_many([LATER] * 200)
+    migrate_ledger(hook.client)
+    ids = hook.enqueue_tasks([LATER] * 200)
     seen: dict[str, dict[str, LogCursor]] = {task_id: {} for task_id in ids}
 
     async def check() -> None:
@@ -133,8 +135,8 @@ def test_two_hundred_followed_tasks_cost_one_statement_a_tick(hook: HorsiesHook,
 
 
 def test_hub_reads_no_logs_for_those_who_only_wait(hook: HorsiesHook, statements: list[str], quick: None) -> None:
-    hook.ensure_ledger()
-    task_id = hook.enqueue(LATER)
+    migrate_ledger(hook.client)
+    task_id = hook.enqueue_task(LATER)
     write_lines(hook, task_id, "unheard")
 
     async def check() -> None:
@@ -142,7 +144,7 @@ def test_hub_reads_no_logs_for_those_who_only_wait(hook: HorsiesHook, statements
             await until_listening(hook)
             await asyncio.sleep(5 * QUICKLY)
             assert [sql for sql in statements if "airflow_horsies" in sql] == []
-            await in_thread(hook.cancel, task_id)
+            await in_thread(hook.cancel_task, task_id)
             await all_ended(waiter)
 
     run(check())
@@ -150,15 +152,15 @@ def test_hub_reads_no_logs_for_those_who_only_wait(hook: HorsiesHook, statements
 
 def test_hub_reads_no_logs_where_there_are_none(make_hook: MakeHook, statements: list[str], quick: None) -> None:
     hook = make_hook()
-    task_id = hook.enqueue(LATER)
-    assert hook.ledger_version() == 0
+    task_id = hook.enqueue_task(LATER)
+    assert read_ledger_version(hook.client) == 0
 
     async def check() -> None:
         async with hook.subscribe([task_id], seen={}) as waiter:
             await until_listening(hook)
             await asyncio.sleep(5 * QUICKLY)
             assert [sql for sql in statements if "airflow_horsies.logs" in sql] == []
-            await in_thread(hook.cancel, task_id)
+            await in_thread(hook.cancel_task, task_id)
             assert await all_ended(waiter) == {task_id: TaskState.CANCELLED}
 
     run(check())
@@ -167,27 +169,27 @@ def test_hub_reads_no_logs_where_there_are_none(make_hook: MakeHook, statements:
 def test_logs_that_cannot_be_read_do_not_end_the_waiting(
     hook: HorsiesHook, quick: None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    hook.ensure_ledger()
-    task_id = hook.enqueue(LATER)
-    with psycopg.connect(**hook._postgres.connect_args) as connection:
+    migrate_ledger(hook.client)
+    task_id = hook.enqueue_task(LATER)
+    with psycopg.connect(**hook.settings.database.connect_args) as connection:
         connection.execute("ALTER TABLE airflow_horsies.logs RENAME TO gone")
 
     async def check() -> None:
         async with hook.subscribe([task_id], seen={}) as waiter:
             await until_listening(hook)
             await asyncio.sleep(3 * QUICKLY)
-            await in_thread(hook.cancel, task_id)
+            await in_thread(hook.cancel_task, task_id)
             assert await all_ended(waiter) == {task_id: TaskState.CANCELLED}
 
     run(check())
-    assert "What tasks write is not shown" in caplog.text
+    assert "Cannot read the log lines and the progress of tasks" in caplog.text
 
 
 def test_cut_connections_lose_no_line_of_those_who_follow(
     hook: HorsiesHook, quick: None, release: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    hook.ensure_ledger()
-    task_id = hook.enqueue(LATER)
+    migrate_ledger(hook.client)
+    task_id = hook.enqueue_task(LATER)
     texts = [str(number) for number in range(60)]
 
     async def check() -> None:
@@ -212,12 +214,13 @@ def test_cut_connections_lose_no_line_of_those_who_follow(
 def test_cut_connection_while_waiting_inline_loses_no_line(
     hook: HorsiesHook, make_hook: MakeHook, quick: None, release: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    hook.ensure_ledger()
-    task_id = hook.enqueue(LATER)
+    migrate_ledger(hook.client)
+    task_id = hook.enqueue_task(LATER)
     waiter = make_hook()
     task_log = TaskLog(LOGGER, [task_id], {})
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(waiter.wait, [task_id], timeout_seconds=60, meanwhile=lambda: task_log.follow(waiter))
+        follow = partial(task_log.follow, waiter.client)
+        waiting = pool.submit(waiter.wait, [task_id], timeout_seconds=60, meanwhile=follow)
         for number in range(1, 4):
             write_lines(hook, task_id, str(number), first=number)
             until_true(lambda number=number: lines_in(caplog) == [str(each) for each in range(1, number + 1)])  # type: ignore[misc]
@@ -261,7 +264,7 @@ def make_operator(kind: type[Any] = HorsiesOperator, **given: Any) -> Any:
 def sent_ids(hook: HorsiesHook, count: int = 1) -> list[str]:
     """The ids of the tasks, once the operator has sent them."""
     until_true(lambda: len(hook.list_tasks().tasks) == count)
-    with psycopg.connect(**hook._postgres.connect_args) as connection:
+    with psycopg.connect(**hook.settings.database.connect_args) as connection:
         found = connection.execute("SELECT horsies_task_id::text FROM airflow_horsies.submissions ORDER BY position")
         return [task_id for (task_id,) in found.fetchall()]
 
@@ -372,7 +375,7 @@ def test_cancelled_task_shows_its_last_lines_though_they_come_late(
         running = pool.submit(operator.execute, context())
         (task_id,) = sent_ids(hook)
         begin_attempt(hook, task_id)
-        hook.cancel(task_id)
+        hook.cancel_task(task_id)
         time.sleep(0.5)
         write_lines(hook, task_id, "interrupted")
         end_attempt(hook, task_id, outcome="CANCELLED", metrics={"jobs": 3, "input_bytes": 2_048})
@@ -392,11 +395,11 @@ def test_attempts_that_cannot_be_read_fail_no_task(
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(operator.execute, context())
         (task_id,) = sent_ids(hook)
-        with psycopg.connect(**hook._postgres.connect_args) as connection:
+        with psycopg.connect(**hook.settings.database.connect_args) as connection:
             connection.execute("DROP TABLE airflow_horsies.attempts, airflow_horsies.logs")
         end_task(hook, task_id, TaskState.COMPLETED, release)
         assert running.result(60) == 1
-    assert "What workers told of the attempts cannot be read" in messages(caplog)[-1]
+    assert "The workers' records of the attempts cannot be read" in messages(caplog)[-1]
 
 
 @pytest.mark.parametrize("show_logs", [True, False])

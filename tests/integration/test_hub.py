@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 import psycopg
 import pytest
 
-from airflow_horsies import hub as hub_module
+from airflow_horsies.client import hub as hub_module
+from airflow_horsies.client.hub import Hub, Waiter, hub_of
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.exceptions import InvalidTask, SchemaMissing
 from airflow_horsies.hook import HorsiesHook
-from airflow_horsies.hub import Hub, Waiter, hub_of
 from airflow_horsies.models import TaskSpec, TaskState
 from tests.integration.conftest import MakeHook
 from tests.integration.releases import MOVED
@@ -40,7 +40,7 @@ def run(check: Coroutine[Any, Any, T]) -> T:
 
 def backends(hook: HorsiesHook) -> tuple[int, int]:
     """How many connections of this package listen, and how many there are, the hook's own included."""
-    arguments = {**hook._postgres.connect_args, "application_name": "test"}
+    arguments = {**hook.settings.database.connect_args, "application_name": "test"}
     with psycopg.connect(**arguments) as connection:
         row = connection.execute(BACKENDS).fetchone()
     assert row is not None
@@ -48,7 +48,7 @@ def backends(hook: HorsiesHook) -> tuple[int, int]:
 
 
 def terminate_backends(hook: HorsiesHook, *, only_listening: bool = False) -> int:
-    arguments = {**hook._postgres.connect_args, "application_name": "test"}
+    arguments = {**hook.settings.database.connect_args, "application_name": "test"}
     with psycopg.connect(**arguments, autocommit=True) as connection:
         return connection.execute(
             """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
@@ -73,7 +73,7 @@ async def until_listening(hook: HorsiesHook) -> None:
 
 def without_polling(hook: HorsiesHook) -> Hub:
     """The hub of the running loop, which now has to live by notifications and reconnects alone."""
-    hub = hub_of(hook._postgres, listens=hook._listens)
+    hub = hub_of(hook.settings.database, listens=hook.settings.listens)
     hub._poll_seconds = 3_600
     return hub
 
@@ -85,7 +85,7 @@ async def all_ended(waiter: Waiter) -> dict[str, TaskState | None]:
 
 
 def test_thousand_waiters_share_one_listening_connection(hook: HorsiesHook, make_hook: MakeHook) -> None:
-    ids = hook.enqueue_many([LATER] * 1_000)
+    ids = hook.enqueue_tasks([LATER] * 1_000)
 
     async def check() -> None:
         async with AsyncExitStack() as opened:
@@ -97,7 +97,7 @@ def test_thousand_waiters_share_one_listening_connection(hook: HorsiesHook, make
             assert listening == 1
             assert connected <= 3
             begun = time.monotonic()
-            await asyncio.to_thread(hook.cancel_many, ids)
+            await asyncio.to_thread(hook.cancel_tasks, ids)
             cancelled = time.monotonic()
             ended = await asyncio.gather(*(all_ended(waiter) for waiter in waiters))
             print(f"1,000 cancelled in {cancelled - begun:.2f} s, all awake {time.monotonic() - cancelled:.2f} s later")
@@ -108,7 +108,7 @@ def test_thousand_waiters_share_one_listening_connection(hook: HorsiesHook, make
 
 
 def test_end_of_a_task_wakes_only_those_that_wait_for_it(hook: HorsiesHook) -> None:
-    mine, others, nobodys = hook.enqueue_many([LATER] * 3)
+    mine, others, nobodys = hook.enqueue_tasks([LATER] * 3)
 
     async def check() -> None:
         async with (
@@ -118,8 +118,8 @@ def test_end_of_a_task_wakes_only_those_that_wait_for_it(hook: HorsiesHook) -> N
         ):
             without_polling(hook)
             await until_listening(hook)
-            await asyncio.to_thread(hook.cancel, nobodys)
-            await asyncio.to_thread(hook.cancel, mine)
+            await asyncio.to_thread(hook.cancel_task, nobodys)
+            await asyncio.to_thread(hook.cancel_task, mine)
             assert await all_ended(waiter) == {mine: TaskState.CANCELLED}
             await both.news()
             assert (both.ended, both.pending) == ({mine: TaskState.CANCELLED}, {others})
@@ -132,7 +132,7 @@ def test_end_of_a_task_wakes_only_those_that_wait_for_it(hook: HorsiesHook) -> N
 def test_cut_connections_lose_nothing(
     hook: HorsiesHook, caplog: pytest.LogCaptureFixture, only_listening: bool
 ) -> None:
-    ids = hook.enqueue_many([LATER] * 50)
+    ids = hook.enqueue_tasks([LATER] * 50)
 
     async def check() -> None:
         async with AsyncExitStack() as opened:
@@ -141,7 +141,7 @@ def test_cut_connections_lose_nothing(
             for part in (ids[:25], ids[25:]):
                 await until_listening(hook)
                 assert await asyncio.to_thread(terminate_backends, hook, only_listening=only_listening)
-                await asyncio.to_thread(hook.cancel_many, part)
+                await asyncio.to_thread(hook.cancel_tasks, part)
             ended = await asyncio.gather(*(all_ended(waiter) for waiter in waiters))
             assert ended == [{task_id: TaskState.CANCELLED} for task_id in ids]
 
@@ -153,7 +153,7 @@ def test_cut_connections_lose_nothing(
 def test_restart_of_postgres_loses_nothing(
     hook: HorsiesHook, postgres: EmbeddedPostgres, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ids = hook.enqueue_many([LATER] * 50)
+    ids = hook.enqueue_tasks([LATER] * 50)
 
     async def check() -> None:
         async with AsyncExitStack() as opened:
@@ -161,7 +161,7 @@ def test_restart_of_postgres_loses_nothing(
             without_polling(hook)
             await until_listening(hook)
             await asyncio.to_thread(postgres.restart)
-            await asyncio.to_thread(hook.cancel_many, ids)
+            await asyncio.to_thread(hook.cancel_tasks, ids)
             ended = await asyncio.gather(*(all_ended(waiter) for waiter in waiters))
             assert ended == [{task_id: TaskState.CANCELLED} for task_id in ids]
 
@@ -169,7 +169,7 @@ def test_restart_of_postgres_loses_nothing(
 
 
 def test_cancelled_waiter_never_cancels_the_hub(hook: HorsiesHook) -> None:
-    task_id = hook.enqueue(LATER)
+    task_id = hook.enqueue_task(LATER)
 
     async def wait() -> dict[str, TaskState | None]:
         async with hook.subscribe([task_id]) as waiter:
@@ -186,7 +186,7 @@ def test_cancelled_waiter_never_cancels_the_hub(hook: HorsiesHook) -> None:
         with pytest.raises(asyncio.CancelledError):
             await doomed
         assert hub._task is not None and not hub._task.done()
-        await asyncio.to_thread(hook.cancel, task_id)
+        await asyncio.to_thread(hook.cancel_task, task_id)
         assert await asyncio.gather(*others) == [{task_id: TaskState.CANCELLED}] * 3
 
     run(check())
@@ -195,7 +195,7 @@ def test_cancelled_waiter_never_cancels_the_hub(hook: HorsiesHook) -> None:
 @on_one_release
 def test_hub_ends_when_nobody_waits_and_begins_again(hook: HorsiesHook, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub_module, "LINGER_SECONDS", 0.1)
-    first, second = hook.enqueue_many([LATER] * 2)
+    first, second = hook.enqueue_tasks([LATER] * 2)
     hook.close()
 
     async def check() -> None:
@@ -206,7 +206,7 @@ def test_hub_ends_when_nobody_waits_and_begins_again(hook: HorsiesHook, monkeypa
             async with hook.subscribe([task_id]) as waiter:
                 hub = without_polling(hook)
                 await until_listening(hook)
-                await asyncio.to_thread(hook.cancel, task_id)
+                await asyncio.to_thread(hook.cancel_task, task_id)
                 assert await all_ended(waiter) == {task_id: TaskState.CANCELLED}
             hook.close()
             await until(nothing_is_open)
@@ -234,15 +234,15 @@ def test_database_without_horsies_is_told_to_every_waiter(
 
 def test_polling_hub_does_not_listen_and_misses_nothing(hook: HorsiesHook, make_hook: MakeHook) -> None:
     polling = make_hook(extra={"listen": "poll"})
-    ids = hook.enqueue_many([LATER] * 50)
+    ids = hook.enqueue_tasks([LATER] * 50)
 
     async def check() -> None:
-        hub_of(polling._postgres, listens=False)._poll_seconds = 0.1
+        hub_of(polling.settings.database, listens=False)._poll_seconds = 0.1
         async with AsyncExitStack() as opened:
             waiters = [await opened.enter_async_context(polling.subscribe([task_id])) for task_id in ids]
             await asyncio.sleep(0.3)
             assert (await asyncio.to_thread(backends, hook))[0] == 0
-            await asyncio.to_thread(hook.cancel_many, ids)
+            await asyncio.to_thread(hook.cancel_tasks, ids)
             ended = await asyncio.gather(*(all_ended(waiter) for waiter in waiters))
             assert ended == [{task_id: TaskState.CANCELLED} for task_id in ids]
 
@@ -250,15 +250,15 @@ def test_polling_hub_does_not_listen_and_misses_nothing(hook: HorsiesHook, make_
 
 
 def test_id_that_is_none_is_refused_and_the_others_are_served_on(hook: HorsiesHook) -> None:
-    task_id = hook.enqueue(LATER)
+    task_id = hook.enqueue_task(LATER)
 
     async def check() -> None:
         async with hook.subscribe([task_id.upper()]) as waiter:
             await until_listening(hook)
-            with pytest.raises(InvalidTask, match="'nonsense' is not a UUID"):
+            with pytest.raises(InvalidTask, match="must be a UUID, not 'nonsense'"):
                 async with hook.subscribe(["nonsense"]):
                     pass
-            await asyncio.to_thread(hook.cancel, task_id)
+            await asyncio.to_thread(hook.cancel_task, task_id)
             assert await all_ended(waiter) == {task_id: TaskState.CANCELLED}
 
     run(check())

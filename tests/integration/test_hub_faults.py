@@ -18,15 +18,16 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from airflow_horsies import hub as hub_module
-from airflow_horsies import pool as pool_module
-from airflow_horsies.database import Limits
+from airflow_horsies.client import hub as hub_module
+from airflow_horsies.client import pool as pool_module
+from airflow_horsies.client.hub import Waiter, hub_of
+from airflow_horsies.client.ledger import migrate_ledger, prune_ledger
+from airflow_horsies.client.pool import pool_of
+from airflow_horsies.db.limits import Limits
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.exceptions import CutoverPending, DatabaseBusy, SchemaMissing, WireError
 from airflow_horsies.hook import HorsiesHook
-from airflow_horsies.hub import Waiter, hub_of
 from airflow_horsies.models import AirflowTry, TaskInstanceKey, TaskState
-from airflow_horsies.pool import pool_of
 from airflow_horsies.triggers import (
     HorsiesBatchTrigger,
     HorsiesQueueTrigger,
@@ -36,6 +37,7 @@ from airflow_horsies.triggers import (
 from airflow_horsies.wire import known as known_module
 from airflow_horsies.wire.schema import Generation
 from tests.chaos.proxy import Proxy
+from tests.integration.asynchronous import ask
 from tests.integration.conftest import MakeHook
 from tests.integration.pgbouncer import pgbouncer
 from tests.integration.releases import IN_PLACE, MOVED
@@ -57,7 +59,7 @@ on_one_release = pytest.mark.parametrize("release", [MOVED], indirect=True)
 
 def outside(hook: HorsiesHook) -> psycopg.Connection[Any]:
     """A connection that is not of this package."""
-    return psycopg.connect(**{**hook._postgres.connect_args, "application_name": "test", "options": ""})
+    return psycopg.connect(**{**hook.settings.database.connect_args, "application_name": "test", "options": ""})
 
 
 @asynccontextmanager
@@ -111,7 +113,7 @@ async def until_logged(caplog: pytest.LogCaptureFixture, text: str, times: int =
 def test_refusal_that_passes_fails_no_waiter(
     make_hook: MakeHook, hook: HorsiesHook, caplog: pytest.LogCaptureFixture, setting: str | None, says: str
 ) -> None:
-    ids = hook.enqueue_many([LATER] * 50)
+    ids = hook.enqueue_tasks([LATER] * 50)
     limited = make_hook(extra={"options": f"-c {setting}"} if setting else None)
 
     async def check() -> None:
@@ -123,7 +125,7 @@ def test_refusal_that_passes_fails_no_waiter(
                         await until(lambda: asyncio.to_thread(cancel_statements, hook))
                     await until_logged(caplog, says)
                     caplog.clear()
-            await asyncio.to_thread(hook.cancel_many, ids)
+            await asyncio.to_thread(hook.cancel_tasks, ids)
             assert await ends_of(waiters) == cancelled(ids)
 
     run(check())
@@ -143,7 +145,7 @@ def test_thousands_wait_through_a_lock_and_are_served_after_it(
     hook: HorsiesHook, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The limits are ours: nobody has set one."""
-    ids = hook.enqueue_many([LATER] * 300)
+    ids = hook.enqueue_tasks([LATER] * 300)
 
     async def check() -> None:
         async with waiting_for(hook, ids * 10) as waiters:
@@ -155,7 +157,7 @@ def test_thousands_wait_through_a_lock_and_are_served_after_it(
                 await until_logged(caplog, "lock timeout", times=3)
                 assert len(hub._unread) == len(ids)
                 assert (await asyncio.to_thread(backends, hook))[1] <= 3
-            await asyncio.to_thread(hook.cancel_many, ids)
+            await asyncio.to_thread(hook.cancel_tasks, ids)
             assert await ends_of(waiters) == cancelled(ids * 10)
 
     run(check())
@@ -168,17 +170,17 @@ def test_waiting_without_an_event_loop_outlives_a_lock(
 ) -> None:
     if driver == "psycopg2":
         monkeypatch.setattr("airflow.providers.postgres.hooks.postgres.USE_PSYCOPG3", False)
-    task_id = hook.enqueue(LATER)
+    task_id = hook.enqueue_task(LATER)
     limited = make_hook(extra={"options": "-c lock_timeout=200"})
 
     async def check() -> None:
         async with locked(hook):
-            with pytest.raises(DatabaseBusy, match="refused a statement for now"):
-                await asyncio.to_thread(limited.get_task, task_id)
+            with pytest.raises(DatabaseBusy, match="Cannot run a statement"):
+                await asyncio.to_thread(limited.read_task, task_id)
             waiting = asyncio.create_task(asyncio.to_thread(limited.wait, [task_id], timeout_seconds=60))
             await asyncio.sleep(1)
             assert not waiting.done()
-        await asyncio.to_thread(hook.cancel, task_id)
+        await asyncio.to_thread(hook.cancel_task, task_id)
         (task,) = await waiting
         assert task.state is TaskState.CANCELLED
 
@@ -214,7 +216,7 @@ def test_backend_that_does_not_answer_is_replaced(
     hook: HorsiesHook, make_hook: MakeHook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hub_module, "LISTEN_CHECK_SECONDS", 0.3)
-    ids = hook.enqueue_many([LATER] * 20)
+    ids = hook.enqueue_tasks([LATER] * 20)
     hook.close()
 
     async def check() -> None:
@@ -224,7 +226,7 @@ def test_backend_that_does_not_answer_is_replaced(
             await until_listening(hook)
             # The listener's and the reader's.
             with stopped(await asyncio.to_thread(backends_of, hook)):
-                await asyncio.to_thread(hook.cancel_many, ids)
+                await asyncio.to_thread(hook.cancel_tasks, ids)
                 assert await ends_of(waiters) == cancelled(ids)
 
     run(check())
@@ -235,7 +237,7 @@ def test_half_open_connection_is_replaced(
     hook: HorsiesHook, make_hook: MakeHook, postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hub_module, "LISTEN_CHECK_SECONDS", 0.3)
-    ids = hook.enqueue_many([LATER] * 20)
+    ids = hook.enqueue_tasks([LATER] * 20)
     proxy = Proxy()
     try:
         route = proxy.add("hub", postgres.port)
@@ -244,14 +246,14 @@ def test_half_open_connection_is_replaced(
             far = make_hook(port=route.port)
             async with waiting_for(far, ids) as waiters:
                 without_polling(far)._limits = QUICK
-                pool_of(far._postgres)._limits = QUICK
-                await far.get_task_async(ids[0])
+                pool_of(far.settings.database)._limits = QUICK
+                await far.read_task_async(ids[0])
                 await until_listening(hook)
                 assert await asyncio.to_thread(proxy.freeze, "hub") == 3
-                await asyncio.to_thread(hook.cancel_many, ids)
+                await asyncio.to_thread(hook.cancel_tasks, ids)
                 assert await ends_of(waiters) == cancelled(ids)
                 # What is asked beside the hub had a connection, too.
-                assert (await far.get_task_async(ids[0])).state is TaskState.CANCELLED
+                assert (await far.read_task_async(ids[0])).state is TaskState.CANCELLED
 
         run(check())
     finally:
@@ -263,20 +265,20 @@ def test_trigger_that_is_cancelled_while_it_reads_leaves_no_connection_behind(
     hook: HorsiesHook, make_hook: MakeHook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pool_module, "IDLE_SECONDS", 0.1)
-    task_id = hook.enqueue(LATER)
+    task_id = hook.enqueue_task(LATER)
     asking = make_hook()
     hook.close()
 
     async def check() -> None:
         async with locked(hook):
-            reads = [asyncio.create_task(asking.get_task_async(task_id)) for _ in range(10)]
+            reads = [asyncio.create_task(asking.read_task_async(task_id)) for _ in range(10)]
             await until_connected(hook, pool_module.MAX_CONNECTIONS)
             for read in reads:
                 read.cancel()
             assert {type(each) for each in await asyncio.gather(*reads, return_exceptions=True)} == {
                 asyncio.CancelledError
             }
-        assert (await asking.get_task_async(task_id)).state is TaskState.PENDING
+        assert (await asking.read_task_async(task_id)).state is TaskState.PENDING
         await until_connected(hook, 0)
 
     run(check())
@@ -357,7 +359,7 @@ def test_three_hundred_triggers_take_a_handful_of_connections(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     keys = [{"dag_id": "d", "run_id": "r", "task_id": "t", "map_index": number} for number in range(30)]
-    sent = [hook.submit_many([LATER], TaskInstanceKey(**key), AirflowTry(try_number=1))[0].task_id for key in keys]
+    sent = [hook.submit_tasks([LATER], TaskInstanceKey(**key), AirflowTry(try_number=1))[0].task_id for key in keys]
     keys *= 10
     role = limited_role(postgres, database, connections=6)
     store_connection(monkeypatch, postgres, database, login=role, password="few")
@@ -378,10 +380,10 @@ def test_three_hundred_triggers_take_a_handful_of_connections(
         counting = asyncio.create_task(highest_of(connections))
         fired = [asyncio.create_task(event_of(trigger)) for trigger in triggers]
         await asyncio.gather(*fired[350:])
-        await asyncio.to_thread(hook.cancel_many, sent[:15])
+        await asyncio.to_thread(hook.cancel_tasks, sent[:15])
         # The others are given up, all at once.
         given_up = [(trigger, key) for trigger, key in zip(triggers, keys, strict=False) if key["map_index"] >= 15]
-        await asyncio.gather(*(trigger._let_go(TaskInstanceKey(**key)) for trigger, key in given_up))
+        await asyncio.gather(*(trigger._release(TaskInstanceKey(**key)) for trigger, key in given_up))
         events = await asyncio.gather(*fired)
         assert {event["reason"] for event in events[:300]} == {"ended"}
         counting.cancel()
@@ -391,7 +393,7 @@ def test_three_hundred_triggers_take_a_handful_of_connections(
 
     try:
         run(check())
-        assert set(hook.get_states(sent).values()) == {TaskState.CANCELLED}
+        assert set(hook.read_states(sent).values()) == {TaskState.CANCELLED}
         assert "Trying again" not in caplog.text
     finally:
         watching.close()
@@ -403,7 +405,7 @@ def test_triggers_that_find_no_connection_left_come_back_later(
     hook: HorsiesHook, postgres: EmbeddedPostgres, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = {"dag_id": "d", "run_id": "r", "task_id": "t", "map_index": -1}
-    sent = hook.submit_many([LATER], TaskInstanceKey(**key), AirflowTry(try_number=1))
+    sent = hook.submit_tasks([LATER], TaskInstanceKey(**key), AirflowTry(try_number=1))
     role = limited_role(postgres, database, connections=3)
     store_connection(monkeypatch, postgres, database, login=role, password="few")
     info = {**postgres.conninfo(database), "user": role, "password": "few"}
@@ -417,7 +419,7 @@ def test_triggers_that_find_no_connection_left_come_back_later(
         await asyncio.sleep(0.5)
         for connection in taken:
             connection.close()
-        await asyncio.to_thread(hook.cancel, sent[0].task_id)
+        await asyncio.to_thread(hook.cancel_task, sent[0].task_id)
         assert {event["reason"] for event in await asyncio.gather(*fired)} == {"ended"}
 
     try:
@@ -434,7 +436,7 @@ def test_nothing_is_prepared_on_any_connection_of_ours(
     hook: HorsiesHook, postgres: EmbeddedPostgres, tmp_path: Path, make_hook: MakeHook
 ) -> None:
     """A statement that the driver prepared on one backend is unknown to the next one a pooler lends."""
-    task_id = hook.enqueue(LATER)
+    task_id = hook.enqueue_task(LATER)
 
     def prepared(connection: Any) -> int:
         for _ in range(10):
@@ -449,10 +451,10 @@ def test_nothing_is_prepared_on_any_connection_of_ours(
     async def through_pooler(port: int) -> None:
         pooled = make_hook(port=port, extra={"listen_port": str(postgres.port)})
         for _ in range(10):
-            read = await asyncio.gather(*(pooled.get_task_async(task_id) for _ in range(10)))
+            read = await asyncio.gather(*(pooled.read_task_async(task_id) for _ in range(10)))
             assert {task.id for task in read} == {task_id}
         async with waiting_for(pooled, [task_id] * 10) as waiters:
-            await asyncio.to_thread(pooled.cancel, task_id)
+            await asyncio.to_thread(pooled.cancel_task, task_id)
             await ends_of(waiters)
 
     with pgbouncer(postgres, tmp_path) as port:
@@ -465,9 +467,9 @@ def test_nothing_is_prepared_on_any_connection_of_ours(
 @on_one_release
 def test_waiters_outlive_the_cutover_that_moves_the_tasks(hook: HorsiesHook) -> None:
     """What was found before the cutover no longer fits: uuids beside texts, and finished tasks in another table."""
-    going_on, ended = hook.enqueue_many([LATER] * 2)
-    hook.cancel(ended)
-    outdated = replace(hook.horsies_schema, generation=Generation.IN_PLACE)
+    going_on, ended = hook.enqueue_tasks([LATER] * 2)
+    hook.cancel_task(ended)
+    outdated = replace(hook.client.schema, generation=Generation.IN_PLACE)
 
     def remember_it(known: Any) -> None:
         known._schema, known._found_at = outdated, known_module.time.monotonic()
@@ -475,28 +477,28 @@ def test_waiters_outlive_the_cutover_that_moves_the_tasks(hook: HorsiesHook) -> 
     async def check() -> None:
         hub = without_polling(hook)
         remember_it(hub._known)
-        remember_it(pool_of(hook._postgres)._known)
+        remember_it(pool_of(hook.settings.database)._known)
         async with waiting_for(hook, [going_on, ended]) as waiters:
             assert await all_ended(waiters[1]) == {ended: TaskState.CANCELLED}
-            assert (await hook.get_task_async(ended)).state is TaskState.CANCELLED
-            remember_it(hook._known_schema)
-            assert await asyncio.to_thread(hook.cancel_many, [going_on])
+            assert (await hook.read_task_async(ended)).state is TaskState.CANCELLED
+            remember_it(hook.client._known)
+            assert await asyncio.to_thread(hook.cancel_tasks, [going_on])
             assert await all_ended(waiters[0]) == {going_on: TaskState.CANCELLED}
 
     run(check())
-    remember_it(hook._known_schema)
-    assert hook.get_task(ended).state is TaskState.CANCELLED
-    remember_it(hook._known_schema)
-    assert hook.enqueue(LATER)
+    remember_it(hook.client._known)
+    assert hook.read_task(ended).state is TaskState.CANCELLED
+    remember_it(hook.client._known)
+    assert hook.enqueue_task(LATER)
 
 
 @pytest.mark.parametrize("release", [IN_PLACE], indirect=True)
 def test_open_hooks_wait_on_and_send_nothing_while_a_cutover_is_pending(
     hook: HorsiesHook, postgres: EmbeddedPostgres, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    going_on, absent = hook.enqueue_many([LATER] * 2)
-    assert not hook.horsies_schema.cutover_is_pending
-    monkeypatch.setattr(known_module, "LOOK_AGAIN_SECONDS", 0.0)
+    going_on, absent = hook.enqueue_tasks([LATER] * 2)
+    assert not hook.client.schema.cutover_is_pending
+    monkeypatch.setattr(known_module, "DETECT_AGAIN_SECONDS", 0.0)
     script = Path(__file__).with_name("upstream_init.py")
     url = postgres.dsn(database, scheme="postgresql+psycopg")
 
@@ -511,8 +513,8 @@ def test_open_hooks_wait_on_and_send_nothing_while_a_cutover_is_pending(
                 check=True,
                 capture_output=True,
             )
-            for write in (lambda: hook.enqueue(LATER), lambda: hook.cancel(going_on)):
-                with pytest.raises(CutoverPending, match="Nothing is sent or cancelled until it is done"):
+            for write in (lambda: hook.enqueue_task(LATER), lambda: hook.cancel_task(going_on)):
+                with pytest.raises(CutoverPending, match="Nothing is sent or cancelled until the cutover is complete"):
                     await asyncio.to_thread(write)
             with outside(hook) as connection:
                 # An older worker goes on, and the cutover has begun to move tasks away.
@@ -530,7 +532,7 @@ def test_open_hooks_wait_on_and_send_nothing_while_a_cutover_is_pending(
 @on_one_release
 def test_tables_that_are_away_for_a_moment_fail_nobody(hook: HorsiesHook, caplog: pytest.LogCaptureFixture) -> None:
     """As while a backup is restored."""
-    task_id = hook.enqueue(LATER)
+    task_id = hook.enqueue_task(LATER)
 
     async def check() -> None:
         async with waiting_for(hook, [task_id]) as waiters:
@@ -540,7 +542,7 @@ def test_tables_that_are_away_for_a_moment_fail_nobody(hook: HorsiesHook, caplog
             hub._read_again([task_id])
             await until_logged(caplog, "no table horsies_tasks")
             await asyncio.to_thread(change, hook, "ALTER TABLE elsewhere RENAME TO horsies_tasks")
-            await asyncio.to_thread(hook.cancel, task_id)
+            await asyncio.to_thread(hook.cancel_task, task_id)
             assert await ends_of(waiters) == cancelled([task_id])
 
     run(check())
@@ -551,16 +553,16 @@ def test_state_that_is_not_known_fails_only_those_who_wait_for_that_task(
     hook: HorsiesHook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hub_module, "LASTING_SECONDS", 0.5)
-    odd, plain = ids = hook.enqueue_many([LATER] * 2)
+    odd, plain = ids = hook.enqueue_tasks([LATER] * 2)
 
     async def check() -> None:
-        hub_of(hook._postgres, listens=True)._poll_seconds = 0.2
+        hub_of(hook.settings.database, listens=True)._poll_seconds = 0.2
         async with waiting_for(hook, ids) as (of_odd, of_plain):
             await until_listening(hook)
             await asyncio.to_thread(change, hook, "UPDATE horsies_tasks SET status = 'PONDERED' WHERE id = %s", odd)
             with pytest.raises(WireError, match=f"task {odd} has the status 'PONDERED'"):
                 await all_ended(of_odd)
-            await asyncio.to_thread(hook.cancel, plain)
+            await asyncio.to_thread(hook.cancel_task, plain)
             assert await all_ended(of_plain) == {plain: TaskState.CANCELLED}
 
     run(check())
@@ -571,10 +573,10 @@ def test_trigger_goes_on_with_the_password_that_was_changed(
     postgres: EmbeddedPostgres, database: str, hook: HorsiesHook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hub_module, "LASTING_SECONDS", 0.5)
-    hook.ensure_ledger()
+    migrate_ledger(hook.client)
     role = limited_role(postgres, database, 20)
     store_connection(monkeypatch, postgres, database, login=role, password="few")
-    task_id = hook.enqueue(LATER)
+    task_id = hook.enqueue_task(LATER)
 
     async def check() -> None:
         waiting = asyncio.create_task(event_of(HorsiesTrigger(task_ids=[task_id], horsies_conn_id=CONN_ID)))
@@ -585,7 +587,7 @@ def test_trigger_goes_on_with_the_password_that_was_changed(
         await asyncio.sleep(1)
         assert not waiting.done()
         store_connection(monkeypatch, postgres, database, login=role, password="fewer")
-        await asyncio.to_thread(hook.cancel, task_id)
+        await asyncio.to_thread(hook.cancel_task, task_id)
         assert (await waiting)["reason"] == "ended"
 
     try:
@@ -601,12 +603,12 @@ def test_submission_to_a_database_without_horsies_creates_nothing_there(
     instance = TaskInstanceKey(dag_id="d", run_id="r", task_id="t", map_index=-1)
     task_id = "01a1e223-68a7-7210-ad76-a42348fdcb7c"
     uses: list[Callable[[], object]] = [
-        lambda: hook.submit(LATER, instance, AirflowTry(try_number=1)),
-        lambda: hook.submit_many([LATER], instance, AirflowTry(try_number=1)),
-        lambda: hook.cancel(task_id),
-        lambda: hook.prune(),
-        lambda: hook.ensure_ledger(),
-        lambda: run(hook.cancel_many_async([task_id])),
+        lambda: hook.submit_task(LATER, instance, AirflowTry(try_number=1)),
+        lambda: hook.submit_tasks([LATER], instance, AirflowTry(try_number=1)),
+        lambda: hook.cancel_task(task_id),
+        lambda: prune_ledger(hook.client),
+        lambda: migrate_ledger(hook.client),
+        lambda: run(ask(hook, "cancel_tasks", [task_id])),
     ]
     for use in uses:
         with pytest.raises(SchemaMissing, match="no table horsies_tasks"):

@@ -9,6 +9,7 @@ from functools import partial
 import psycopg
 import pytest
 
+from airflow_horsies.client.ledger import list_reports, migrate_ledger, read_ledger_version, read_report
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.ledger import reports
 from airflow_horsies.ledger.reports import KEEP, save_report
@@ -34,7 +35,7 @@ def test_ten_processes_that_come_first_at_once_migrate_once(
     def come_first() -> None:
         mine = make_hook(database)
         barrier.wait(30)
-        applied.put([migration.version for migration in mine.ensure_ledger()])
+        applied.put([migration.version for migration in migrate_ledger(mine.client)])
 
     processes = [context.Process(target=come_first) for _ in range(PROCESSES)]
     for process in processes:
@@ -45,14 +46,14 @@ def test_ten_processes_that_come_first_at_once_migrate_once(
         assert process.exitcode == 0
     assert sorted(outcomes)[-1] == [migration.version for migration in migrations()]
     assert sorted(outcomes)[:-1] == [[]] * (PROCESSES - 1)
-    assert hook.ledger_version() == latest_version()
+    assert read_ledger_version(hook.client) == latest_version()
 
 
 def test_reading_never_creates_the_ledger(hook: HorsiesHook) -> None:
-    assert hook.submissions_of(INSTANCE) == []
-    assert hook.submitters_of("01a1e223-68a7-7210-ad76-a42348fdcb7c") == []
-    hook.enqueue(TaskSpec(task_name="add"))
-    assert hook.ledger_version() == 0
+    assert hook.read_submissions(INSTANCE) == []
+    assert hook.client.read_submissions_of_task("01a1e223-68a7-7210-ad76-a42348fdcb7c") == []
+    hook.enqueue_task(TaskSpec(task_name="add"))
+    assert read_ledger_version(hook.client) == 0
 
 
 def test_failed_migration_leaves_nothing_half_done(hook: HorsiesHook, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,37 +62,37 @@ def test_failed_migration_leaves_nothing_half_done(hook: HorsiesHook, monkeypatc
     broken = schema.Migration(latest_version() + 1, "broken", "CREATE TABLE airflow_horsies.half (); SELECT 1 / 0")
     monkeypatch.setattr(schema, "migrations", lambda: (*migrations(), broken))
     with pytest.raises(Exception, match="division by zero"):
-        hook.ensure_ledger()
-    assert hook.ledger_version() == 0
-    with psycopg.connect(**hook._postgres.connect_args) as connection:
+        migrate_ledger(hook.client)
+    assert read_ledger_version(hook.client) == 0
+    with psycopg.connect(**hook.settings.database.connect_args) as connection:
         assert connection.execute("SELECT to_regnamespace('airflow_horsies')").fetchone() == (None,)
 
 
 def test_reports_are_replaced_by_those_of_the_same_period_and_the_newest_are_kept(hook: HorsiesHook) -> None:
-    hook.ensure_ledger()
+    migrate_ledger(hook.client)
     weeks = [MONDAY + timedelta(days=7 * week) for week in range(KEEP + 2)]
     for monday in weeks:
         report = Report(name="weekly", period_start=monday, period_end=monday + timedelta(days=7), location="/old")
-        hook.run_script(partial(save_report, report, f"<p>{monday}</p>"))
+        hook.client.run(partial(save_report, report, f"<p>{monday}</p>"))
     again = Report(name="weekly", period_start=weeks[-1], period_end=weeks[-1] + timedelta(days=7), location="/new")
-    hook.run_script(partial(save_report, again, "<p>again</p>"))
-    found = hook.reports()
+    hook.client.run(partial(save_report, again, "<p>again</p>"))
+    found = list_reports(hook.client)
     assert [report.period_start for report in found] == weeks[:1:-1]
     assert [report.location for report in found][:2] == ["/new", "/old"]
-    assert hook.report_page("weekly", weeks[-1], weeks[-1] + timedelta(days=7)) == "<p>again</p>"
-    assert hook.report_page("weekly", weeks[0], weeks[0] + timedelta(days=7)) is None
-    assert hook.report_page("other", weeks[-1], weeks[-1] + timedelta(days=7)) is None
+    assert read_report(hook.client, "weekly", weeks[-1], weeks[-1] + timedelta(days=7)) == "<p>again</p>"
+    assert read_report(hook.client, "weekly", weeks[0], weeks[0] + timedelta(days=7)) is None
+    assert read_report(hook.client, "other", weeks[-1], weeks[-1] + timedelta(days=7)) is None
 
 
 def test_reports_of_many_names_have_a_bound_too(hook: HorsiesHook, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reports, "KEEP_OF_ALL", 5)
-    hook.ensure_ledger()
+    migrate_ledger(hook.client)
     for number in range(8):
         report = Report(name=f"report {number}", period_start=MONDAY, period_end=MONDAY, location="/")
-        hook.run_script(partial(save_report, report, "<p></p>"))
-    assert {report.name for report in hook.reports()} == {f"report {number}" for number in range(3, 8)}
+        hook.client.run(partial(save_report, report, "<p></p>"))
+    assert {report.name for report in list_reports(hook.client)} == {f"report {number}" for number in range(3, 8)}
 
 
 def test_no_report_is_found_where_there_is_no_ledger(hook: HorsiesHook) -> None:
-    assert hook.reports() == []
-    assert hook.report_page("weekly", MONDAY, MONDAY) is None
+    assert list_reports(hook.client) == []
+    assert read_report(hook.client, "weekly", MONDAY, MONDAY) is None

@@ -9,15 +9,15 @@ from dataclasses import replace
 import psycopg
 import pytest
 
-from airflow_horsies import pool
-from airflow_horsies.database import Limits
+from airflow_horsies.client import pages, pool
+from airflow_horsies.client.pages import PageClient
+from airflow_horsies.db.limits import Limits
+from airflow_horsies.db.statement import Script, Statement, sql_text
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.ledger import schema
 from airflow_horsies.models import AirflowTry, CancelOutcome, TaskInstanceKey, TaskSpec
-from airflow_horsies.ui import page_hook
-from airflow_horsies.ui.page_hook import PageHook
-from airflow_horsies.wire.statement import Script, Statement, sql_text
+from tests.integration.asynchronous import ask
 from tests.integration.conftest import MakeHook
 
 INSTANCE = TaskInstanceKey(dag_id="sales", run_id="manual__1", task_id="load")
@@ -35,7 +35,7 @@ def _old_ledger(hook: HorsiesHook) -> None:
             params = {"version": migration.version, "name": migration.name}
             yield Statement(sql_text(schema.PACKAGE, "record_migration"), params)
 
-    hook.run_script(make)
+    hook.client.run(make)
 
 
 @pytest.fixture
@@ -45,18 +45,18 @@ def _slow_migration(monkeypatch: pytest.MonkeyPatch) -> None:
     slowed = (*earlier, replace(last, sql=f"{last.sql};\nSELECT pg_sleep({MIGRATION_SECONDS});"))
     monkeypatch.setattr(schema, "migrations", lambda: slowed)
     limits = Limits(lock_seconds=STATEMENT_SECONDS, statement_seconds=STATEMENT_SECONDS)
-    monkeypatch.setattr(page_hook, "LIMITS", limits)
+    monkeypatch.setattr(pages, "LIMITS", limits)
     monkeypatch.setattr(pool.Pool, "__init__", _with_limits(pool.Pool.__init__, limits))
 
 
 def test_others_go_on_while_a_migration_waits_for_a_dump(
     hook: HorsiesHook, make_hook: MakeHook, postgres: EmbeddedPostgres, database: str
 ) -> None:
-    task_id = hook.enqueue(SPEC)
+    task_id = hook.enqueue_task(SPEC)
     upgraded, other = make_hook(database), make_hook(database)
-    submitting = threading.Thread(target=lambda: upgraded.submit(SPEC, INSTANCE, AirflowTry(try_number=1)))
+    submitting = threading.Thread(target=lambda: upgraded.submit_task(SPEC, INSTANCE, AirflowTry(try_number=1)))
     outcomes: list[CancelOutcome] = []
-    cancelling = threading.Thread(target=lambda: outcomes.append(other.cancel(task_id)))
+    cancelling = threading.Thread(target=lambda: outcomes.append(other.cancel_task(task_id)))
     with psycopg.connect(**postgres.conninfo(database)) as dump:
         dump.execute("LOCK TABLE airflow_horsies.migrations, airflow_horsies.submissions IN ACCESS SHARE MODE")
         submitting.start()
@@ -67,25 +67,25 @@ def test_others_go_on_while_a_migration_waits_for_a_dump(
         assert submitting.is_alive()
     submitting.join(30)
     assert not submitting.is_alive()
-    assert hook.run_script(schema.read_version) == schema.latest_version()
+    assert hook.client.run(schema.read_version) == schema.latest_version()
 
 
 @pytest.mark.usefixtures("_slow_migration")
 def test_a_page_migrates_for_longer_than_it_may_read(hook: HorsiesHook) -> None:
-    with PageHook("horsies_test", connection=hook.connection) as page:
-        assert page.latest(INSTANCE) == []
-    assert hook.run_script(schema.read_version) == schema.latest_version()
+    with PageClient(hook.settings) as page:
+        assert page.read_latest(INSTANCE) == []
+    assert hook.client.run(schema.read_version) == schema.latest_version()
 
 
 @pytest.mark.usefixtures("_slow_migration")
 def test_a_trigger_migrates_for_longer_than_it_may_read(hook: HorsiesHook) -> None:
-    assert asyncio.run(hook.submissions_of_async(INSTANCE)) == []
-    assert hook.run_script(schema.read_version) == schema.latest_version()
+    assert asyncio.run(ask(hook, "read_submissions", INSTANCE)) == []
+    assert hook.client.run(schema.read_version) == schema.latest_version()
 
 
 def test_what_an_older_release_submitted_is_found_by_a_hook(hook: HorsiesHook) -> None:
-    assert hook.submissions_of(INSTANCE) == []
-    assert hook.run_script(schema.read_version) == schema.latest_version()
+    assert hook.read_submissions(INSTANCE) == []
+    assert hook.client.run(schema.read_version) == schema.latest_version()
 
 
 def _wait_for_waiting(postgres: EmbeddedPostgres, database: str) -> None:

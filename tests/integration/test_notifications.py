@@ -46,8 +46,8 @@ def test_a_notifier_that_waits_for_a_lock_keeps_no_other_trigger_waiting(
 
 def test_what_is_sent_from_an_event_loop_is_what_is_sent_otherwise(hook: HorsiesHook) -> None:
     spec = TaskSpec(task_name="add", kwargs={"a": 1, "b": 2}, queue="q", priority=7)
-    ids = [hook.enqueue(spec), asyncio.run(hook.enqueue_async(spec))]
-    ours, others = (hook.get_task(task_id) for task_id in ids)
+    ids = [hook.enqueue_task(spec), asyncio.run(hook.enqueue_task_async(spec))]
+    ours, others = (hook.read_task(task_id) for task_id in ids)
     for name in ("task_name", "kwargs", "queue", "priority", "state", "good_until", "max_retries"):
         assert getattr(ours, name) == getattr(others, name)
 
@@ -56,6 +56,6 @@ def test_the_same_id_sent_again_from_an_event_loop_is_the_first_task(hook: Horsi
     spec = TaskSpec(task_name="add", kwargs={"a": 1}, task_id="0198a0de-0000-7000-8000-000000000001")
 
     async def send_twice() -> list[str]:
-        return [await hook.enqueue_async(spec), await hook.enqueue_async(spec)]
+        return [await hook.enqueue_task_async(spec), await hook.enqueue_task_async(spec)]
 
     assert asyncio.run(send_twice()) == [spec.task_id, spec.task_id]

@@ -14,15 +14,16 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
 
-from airflow_horsies import task_operator
 from airflow_horsies.airflow_instance import InstanceState
+from airflow_horsies.client.client import Client
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.exceptions import BatchFailed, InvalidTask, QueueNotServed, StaleSubmission, TaskNotFound
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.models import TaskState, latest_task_ids
-from airflow_horsies.operators import HorsiesBatchOperator, HorsiesOperator
-from airflow_horsies.outcomes import TaskTimedOut
-from airflow_horsies.task_operator import HorsiesTaskOperator
+from airflow_horsies.operators import HorsiesBatchOperator, HorsiesOperator, releasing
+from airflow_horsies.operators import base as task_operator
+from airflow_horsies.operators.base import HorsiesTaskOperator
+from airflow_horsies.operators.outcomes import TaskTimedOut
 from tests.integration.releases import MOVED
 from tests.integration.test_changes import INSTANCE
 from tests.integration.test_submit import end_task, rows
@@ -70,7 +71,7 @@ def defer(operator: HorsiesTaskOperator) -> Any:
 
 
 def ids_of(hook: HorsiesHook) -> list[str]:
-    return latest_task_ids(hook.submissions_of(INSTANCE))
+    return latest_task_ids(hook.read_submissions(INSTANCE))
 
 
 def test_a_batch_that_failed_is_a_failure_though_retries_were_edited_meanwhile(hook: HorsiesHook, release: str) -> None:
@@ -132,9 +133,9 @@ def test_the_bound_on_failures_is_the_one_that_was_agreed(hook: HorsiesHook, rel
     end_task(hook, ids[0], TaskState.FAILED, release)
     event = run(event_of(trigger))
     assert event["reason"] == "decided"
-    with pytest.raises(BatchFailed, match="more than the 0 allowed; 2 others were cancelled"):
+    with pytest.raises(BatchFailed, match="more than the 0 allowed, and 2 had not ended"):
         batch(max_failures=2).execute_complete(context(), event)
-    assert [hook.get_task(task_id).state for task_id in ids[1:]] == [TaskState.CANCELLED] * 2
+    assert [hook.read_task(task_id).state for task_id in ids[1:]] == [TaskState.CANCELLED] * 2
 
 
 @pytest.mark.parametrize("operator", [one, batch], ids=["one", "batch"])
@@ -161,15 +162,15 @@ def test_a_time_out_that_finds_the_work_done_is_a_success(
     hook: HorsiesHook, release: str, state: TaskState | None, deferrable: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     operator = one(deferrable=deferrable, execution_timeout=timedelta(seconds=1))
-    release_tasks = HorsiesHook.release
+    release_tasks = Client.release_tasks
 
-    def end_first(self: HorsiesHook, *given: Any, **more: Any) -> Any:
+    def end_first(self: Client, *given: Any, **more: Any) -> Any:
         # Between the last read and the cancel.
         if state is not None:
             end_task(hook, ids_of(hook)[0], state, release)
         return release_tasks(self, *given, **more)
 
-    monkeypatch.setattr(HorsiesHook, "release", end_first)
+    monkeypatch.setattr(Client, "release_tasks", end_first)
     if deferrable:
         event = run(event_of(defer(operator)))
         assert event["reason"] == "timed_out"
@@ -187,7 +188,7 @@ def test_a_time_out_that_finds_the_work_done_is_a_success(
     with pytest.raises(Exception) as ended:
         end()
     assert isinstance(ended.value, TaskTimedOut) is (state is None)
-    assert hook.get_task(ids_of(hook)[0]).state is (state or TaskState.CANCELLED)
+    assert hook.read_task(ids_of(hook)[0]).state is (state or TaskState.CANCELLED)
 
 
 def test_a_time_out_after_a_look_at_the_queue_cancels_too(hook: HorsiesHook, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,7 +196,7 @@ def test_a_time_out_after_a_look_at_the_queue_cancels_too(hook: HorsiesHook, mon
     operator = one(deferrable=False, queue_timeout=timedelta(seconds=0.2), execution_timeout=timedelta(seconds=0.8))
     with pytest.raises(TaskTimedOut):
         operator.execute(context())
-    assert hook.get_task(ids_of(hook)[0]).state is TaskState.CANCELLED
+    assert hook.read_task(ids_of(hook)[0]).state is TaskState.CANCELLED
 
 
 @pytest.mark.parametrize("limit", ["queue_timeout", "execution_timeout"])
@@ -232,7 +233,7 @@ def test_a_task_that_is_to_wait_is_not_taken_for_one_that_nobody_serves(hook: Ho
 @pytest.fixture
 def airflow_says(monkeypatch: pytest.MonkeyPatch) -> Any:
     def say(state: InstanceState | None) -> None:
-        monkeypatch.setattr(task_operator, "read_state", lambda instance: state)
+        monkeypatch.setattr(releasing, "read_state", lambda instance: state)
 
     return say
 
@@ -257,7 +258,7 @@ def test_only_a_persons_wish_cancels(
     defer(operator)
     operator.on_kill()
     expected = TaskState.CANCELLED if is_cancelled else TaskState.PENDING
-    assert hook.get_task(ids_of(hook)[0]).state is expected
+    assert hook.read_task(ids_of(hook)[0]).state is expected
 
 
 def test_a_kill_in_the_middle_of_a_submission_cancels_what_was_sent(
@@ -265,17 +266,17 @@ def test_a_kill_in_the_middle_of_a_submission_cancels_what_was_sent(
 ) -> None:
     airflow_says(InstanceState(True, "failed"))
     operator = one()
-    submit_many = HorsiesHook.submit_many
+    submit_tasks = Client.submit_tasks
 
-    def kill_after_commit(self: HorsiesHook, *args: Any) -> Any:
-        sent = submit_many(self, *args)
+    def kill_after_commit(self: Client, *args: Any) -> Any:
+        sent = submit_tasks(self, *args)
         operator.on_kill()
         return sent
 
-    monkeypatch.setattr(HorsiesHook, "submit_many", kill_after_commit)
+    monkeypatch.setattr(Client, "submit_tasks", kill_after_commit)
     with pytest.raises(BaseException):  # noqa: B017 - what follows a kill is nobody's concern
         operator.execute(context())
-    assert hook.get_task(ids_of(hook)[0]).state is TaskState.CANCELLED
+    assert hook.read_task(ids_of(hook)[0]).state is TaskState.CANCELLED
 
 
 def test_a_kill_in_the_middle_of_a_cancel_does_not_wait_for_itself(
@@ -285,16 +286,16 @@ def test_a_kill_in_the_middle_of_a_cancel_does_not_wait_for_itself(
     airflow_says(InstanceState(True, "failed"))
     operator = one(deferrable=False, execution_timeout=timedelta(seconds=0.2))
     before = signal.signal(signal.SIGUSR1, lambda *_: operator.on_kill())
-    release_tasks = HorsiesHook.release
+    release_tasks = Client.release_tasks
 
-    def slowly(self: HorsiesHook, *given: Any, **more: Any) -> Any:
+    def slowly(self: Client, *given: Any, **more: Any) -> Any:
         with hook.get_conn() as connection:
             connection.execute("SELECT id FROM horsies_tasks FOR UPDATE")
             os.kill(os.getpid(), signal.SIGUSR1)
             time.sleep(0.1)
         return release_tasks(self, *given, **more)
 
-    monkeypatch.setattr(HorsiesHook, "release", slowly)
+    monkeypatch.setattr(Client, "release_tasks", slowly)
     done = threading.Event()
     watchdog = threading.Timer(60, lambda: done.is_set() or os.kill(os.getpid(), signal.SIGABRT))
     watchdog.start()
@@ -305,7 +306,7 @@ def test_a_kill_in_the_middle_of_a_cancel_does_not_wait_for_itself(
         done.set()
         watchdog.cancel()
         signal.signal(signal.SIGUSR1, before)
-    assert hook.get_task(ids_of(hook)[0]).state is TaskState.CANCELLED
+    assert hook.read_task(ids_of(hook)[0]).state is TaskState.CANCELLED
 
 
 # -- tries that were taken for dead, times that are up ---------------------------------------------------------------
@@ -323,7 +324,7 @@ def test_the_order_of_a_later_try_that_only_reattached_is_kept(hook: HorsiesHook
     event = run(event_of(deferred.value.trigger))
     later = batch(items=items[::-1])
     later.execute_complete(context(try_number=3), event)
-    assert [hook.get_states([task_id])[task_id] for task_id in later._sent_ids] == [TaskState.COMPLETED] * 2
+    assert [hook.read_states([task_id])[task_id] for task_id in later._sent_ids] == [TaskState.COMPLETED] * 2
     assert later._sent_ids == ids_of(hook)
 
 
@@ -339,16 +340,16 @@ def test_time_out_of_a_try_that_was_taken_for_dead_cancels_nothing(
         return wait(self, *given)
 
     monkeypatch.setattr(HorsiesTaskOperator, "_wait", sleep)
-    with pytest.raises(TaskTimedOut, match="go on, as a later try"):
+    with pytest.raises(TaskTimedOut, match="continue, because a later try"):
         one(deferrable=False, execution_timeout=timedelta(seconds=0.1)).execute(context())
-    assert hook.get_task(ids_of(hook)[0]).state is TaskState.PENDING
+    assert hook.read_task(ids_of(hook)[0]).state is TaskState.PENDING
 
 
 def test_late_time_out_over_a_batch_that_ended_well_is_no_failure(hook: HorsiesHook, release: str) -> None:
     bounds = {"max_failures": 1, "execution_timeout": timedelta(seconds=1)}
     trigger = defer(batch(**bounds))
     cancelled, *others = ids_of(hook)
-    hook.cancel(cancelled)
+    hook.cancel_task(cancelled)
     for task_id in others:
         end_task(hook, task_id, TaskState.COMPLETED, release)
     time.sleep(1)
@@ -359,7 +360,7 @@ def test_late_time_out_over_a_batch_that_ended_well_is_no_failure(hook: HorsiesH
 def test_late_time_out_over_a_cancelled_task_is_skipped_where_that_was_asked_for(hook: HorsiesHook) -> None:
     given = {"on_cancelled": "skip", "execution_timeout": timedelta(seconds=1)}
     trigger = defer(one(**given))
-    hook.cancel(ids_of(hook)[0])
+    hook.cancel_task(ids_of(hook)[0])
     time.sleep(1)
     with pytest.raises(AirflowSkipException):
         one(**given).execute_complete(context(), run(event_of(trigger)))
@@ -368,14 +369,14 @@ def test_late_time_out_over_a_cancelled_task_is_skipped_where_that_was_asked_for
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({"min_success": 4}, "min_success: is 4, more than the 3 item"),
-        ({"min_success": 1, "items": []}, "min_success: is 1, more than the 0 item"),
+        ({"min_success": 4}, "min_success: must be at most 3, the number of items, not 4"),
+        ({"min_success": 1, "items": []}, "min_success: must be at most 0, the number of items, not 1"),
         ({"max_failures": "{{ -1 }}"}, "max_failures: must be 0 or more"),
-        ({"max_failures": "{{ 1.5 }}"}, "max_failures: must be a whole number"),
+        ({"max_failures": "{{ 1.5 }}"}, "max_failures: must be an integer"),
         ({"max_failures": -1}, "max_failures: must be 0 or more"),
-        ({"max_failures": 1.9}, "max_failures: must be a whole number"),
-        ({"min_success": True}, "min_success: must be a whole number"),
-        ({"max_failures": float("nan")}, "max_failures: must be a whole number"),
+        ({"max_failures": 1.9}, "max_failures: must be an integer"),
+        ({"min_success": True}, "min_success: must be an integer"),
+        ({"max_failures": float("nan")}, "max_failures: must be an integer"),
     ],
     ids=str,
 )
@@ -394,9 +395,9 @@ def test_a_process_whose_scheduler_died_is_not_a_wish(hook: HorsiesHook, monkeyp
     operator = one()
     with pytest.raises(TaskDeferred):
         operator.execute(context())
-    monkeypatch.setattr(task_operator, "read_state", lambda _: InstanceState(exists=True, state=None))
+    monkeypatch.setattr(releasing, "read_state", lambda _: InstanceState(exists=True, state=None))
     operator.on_kill()
-    assert hook.get_task(ids_of(hook)[0]).state is TaskState.PENDING
+    assert hook.read_task(ids_of(hook)[0]).state is TaskState.PENDING
 
 
 class StateStore(dict[str, str]):
@@ -420,7 +421,7 @@ def test_the_namespace_may_change_between_two_tries(
     later["dag_run"].clear_number = clear_number
     with pytest.raises(TaskDeferred) as deferred:
         one().execute(later)
-    assert deferred.value.trigger.namespace == hook.namespace
+    assert deferred.value.trigger.namespace == hook.client.namespace
     assert (ids_of(hook) == before) is (clear_number == 0)
     assert len(hook.list_tasks(states=[TaskState.PENDING]).tasks) == 1
 
@@ -439,4 +440,4 @@ def test_other_arguments_of_a_retry_are_another_round(hook: HorsiesHook, release
     end_task(hook, ids_of(hook)[0], TaskState.FAILED, release)
     with pytest.raises(TaskDeferred):
         one(kwargs={"a": 7, "b": 7}).execute(context(try_number=2))
-    assert [(sent.position, sent.round) for sent in hook.submissions_of(INSTANCE)] == [(0, 1), (0, 2)]
+    assert [(sent.position, sent.round) for sent in hook.read_submissions(INSTANCE)] == [(0, 1), (0, 2)]

@@ -15,7 +15,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from airflow_horsies import hook as hook_module
+from airflow_horsies.client import ledger as ledger_client
+from airflow_horsies.client.ledger import migrate_ledger, prune_ledger
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.exceptions import DatabaseError
 from airflow_horsies.hook import HorsiesHook
@@ -32,8 +33,8 @@ AT_ONCE = timedelta(0)
 
 @pytest.fixture
 def own(hook: HorsiesHook) -> Iterator[psycopg.Connection]:
-    hook.ensure_ledger()
-    with psycopg.connect(**hook._postgres.connect_args, autocommit=True) as connection:
+    migrate_ledger(hook.client)
+    with psycopg.connect(**hook.settings.database.connect_args, autocommit=True) as connection:
         yield connection
 
 
@@ -52,7 +53,7 @@ def instance(number: int) -> TaskInstanceKey:
 
 
 def submit(hook: HorsiesHook, number: int) -> str:
-    sent = hook.submit(TaskSpec(task_name="add"), instance(number), AirflowTry(try_number=1))
+    sent = hook.submit_task(TaskSpec(task_name="add"), instance(number), AirflowTry(try_number=1))
     assert sent.outcome is SubmitOutcome.SENT
     return sent.task_id
 
@@ -92,9 +93,9 @@ def test_what_belongs_to_nobody_any_more_goes_from_every_table(hook: HorsiesHook
         own.execute(
             "INSERT INTO airflow_horsies.progress (horsies_task_id, attempt, done) VALUES (%s, 1, 1)", (uuid.uuid4(),)
         )
-    hook.prune()
+    prune_ledger(hook.client)
     assert counts(own) == {"signals": 3, "logs": 6, "progress": 3, "cancel_requests": 3}, "what is a moment old stays"
-    hook.prune(older_than=AT_ONCE)
+    prune_ledger(hook.client, older_than=AT_ONCE)
     assert counts(own) == {}
 
 
@@ -102,7 +103,7 @@ def test_what_belongs_to_a_task_that_horsies_keeps_stays(hook: HorsiesHook, own:
     task_id = submit(hook, 1)
     write_attempt(own, task_id, lines=3, days_ago=100)
     write_signal(own, task_id)
-    assert hook.prune(older_than=AT_ONCE) == 0
+    assert prune_ledger(hook.client, older_than=AT_ONCE) == 0
     assert counts(own) == {"submissions": 1, "attempts": 1, "logs": 3, "signals": 1}
 
 
@@ -110,17 +111,17 @@ def test_old_lines_go_even_where_their_task_is_kept_for_ever(hook: HorsiesHook, 
     old, young = submit(hook, 1), submit(hook, 2)
     write_attempt(own, old, lines=3, days_ago=15)
     write_attempt(own, young, lines=3, days_ago=13)
-    hook.prune(lines_older_than=timedelta(days=14))
+    prune_ledger(hook.client, lines_older_than=timedelta(days=14))
     assert counts(own) == {"submissions": 2, "attempts": 2, "logs": 3}
-    assert [line.number for line in hook.logs(young)] == [1, 2, 3]
+    assert [line.number for line in hook.read_lines(young)] == [1, 2, 3]
 
 
 def test_an_attempt_that_runs_for_weeks_keeps_its_young_lines(hook: HorsiesHook, own: psycopg.Connection) -> None:
     task_id = submit(hook, 1)
     write_attempt(own, task_id, lines=3, days_ago=20)
     own.execute("UPDATE airflow_horsies.logs SET logged_at = now() WHERE line_number = 3")
-    hook.prune(lines_older_than=timedelta(days=14))
-    assert [line.number for line in hook.logs(task_id)] == [3]
+    prune_ledger(hook.client, lines_older_than=timedelta(days=14))
+    assert [line.number for line in hook.read_lines(task_id)] == [3]
 
 
 def test_many_are_pruned_page_by_page_and_each_page_is_committed(
@@ -141,21 +142,23 @@ def test_many_are_pruned_page_by_page_and_each_page_is_committed(
         return prune_page(*args, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(pruning, "prune_page", watched)
-    assert hook.prune(older_than=AT_ONCE) == len(gone)
+    assert prune_ledger(hook.client, older_than=AT_ONCE) == len(gone)
     assert counts(own) == {"submissions": 3, "attempts": 3, "logs": 21}
-    assert {line.horsies_task_id for number in range(10) for line in hook.submissions_of(instance(number))} == set(kept)
+    assert {line.horsies_task_id for number in range(10) for line in hook.read_submissions(instance(number))} == set(
+        kept
+    )
     assert len(seen) > 4, "others see how it goes on"
 
 
 def test_a_pruner_waits_for_another_one_and_says_so_in_the_end(
     hook: HorsiesHook, own: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hook_module, "MAX_PRUNE_WAITS", 3)
+    monkeypatch.setattr(ledger_client, "MAX_PRUNE_WAITS", 3)
     with own.transaction():
         own.execute("SELECT pg_advisory_xact_lock(hashtextextended('airflow_horsies.pruning', 0))")
-        with pytest.raises(DatabaseError, match=r"Another process prunes"):
-            hook.prune()
-    assert hook.prune() == 0
+        with pytest.raises(DatabaseError, match=r"Another process has been pruning"):
+            prune_ledger(hook.client)
+    assert prune_ledger(hook.client) == 0
 
 
 def test_nobody_who_submits_waits_for_a_pruner(hook: HorsiesHook, own: psycopg.Connection, make_hook: MakeHook) -> None:
@@ -169,11 +172,11 @@ def test_nobody_who_submits_waits_for_a_pruner(hook: HorsiesHook, own: psycopg.C
         ):
             own.execute(_sql(name), params)
         other = make_hook()
-        other.run_script(_fail_where_it_would_wait)
+        other.client.run(_fail_where_it_would_wait)
         submit(other, 100)
-        cleared = other.submit(TaskSpec(task_name="add"), instance(0), AirflowTry(try_number=2, clear_number=1))
+        cleared = other.submit_task(TaskSpec(task_name="add"), instance(0), AirflowTry(try_number=2, clear_number=1))
         assert cleared.outcome is SubmitOutcome.SENT
-        other.cancel(cleared.task_id)
+        other.cancel_task(cleared.task_id)
     assert counts(own)["submissions"] == 2
 
 
@@ -189,7 +192,7 @@ def test_submissions_under_a_busy_pruner_are_all_recorded(
     def prune() -> None:
         while not stop.is_set():
             try:
-                pruned.append(pruner.prune(older_than=AT_ONCE))
+                pruned.append(prune_ledger(pruner.client, older_than=AT_ONCE))
             except Exception as error:
                 failed.append(error)
                 return
@@ -207,19 +210,19 @@ def test_submissions_under_a_busy_pruner_are_all_recorded(
         stop.set()
         thread.join(60)
     assert failed == []
-    assert sum(pruned) + hook.prune(older_than=AT_ONCE) == 50
+    assert sum(pruned) + prune_ledger(hook.client, older_than=AT_ONCE) == 50
     recorded = {row[0] for row in own.execute("SELECT horsies_task_id::text FROM airflow_horsies.submissions")}
     assert recorded == {task_id for number, task_id in enumerate(ids) if number % 3}
 
 
 def _sql(name: str) -> str:
-    from airflow_horsies.wire.statement import sql_text
+    from airflow_horsies.db.statement import sql_text
 
     return sql_text("airflow_horsies.ledger", name)
 
 
 def _fail_where_it_would_wait():  # type: ignore[no-untyped-def]
-    from airflow_horsies.wire.statement import Statement
+    from airflow_horsies.db.statement import Statement
 
     yield Statement("SELECT set_config('lock_timeout', '2s', FALSE)")
 
@@ -235,5 +238,5 @@ def test_nothing_is_pruned_while_a_cutover_is_pending(
     subprocess.run([sys.executable, script], env=environ, check=True, capture_output=True)
     own.execute("UPDATE airflow_horsies.submissions SET submitted_at = now() - interval '30 days'")
     forget_in_horsies(own, [moving])
-    Housekeeper(hook._postgres, PruneRule(), 1, sleep=lambda seconds: None).keep_house()
+    Housekeeper(hook.settings.database, PruneRule(), 1, sleep=lambda seconds: None).prune_tables()
     assert counts(own) == {"submissions": 1}

@@ -13,6 +13,7 @@ import pytest
 from psycopg.rows import dict_row
 from pyspark.sql import SparkSession
 
+from airflow_horsies.client.ledger import list_reports, migrate_ledger, read_report
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.models import AirflowTry, RetryPolicy, TaskInstanceKey, TaskSpec, TaskState
@@ -161,18 +162,18 @@ def run_tasks(hook: HorsiesHook) -> None:
     ids = [
         sent.task_id
         for number, dag_id in enumerate(("sales", "stock"))
-        for sent in hook.submit_many(
+        for sent in hook.submit_tasks(
             specs[number::2], TaskInstanceKey(dag_id=dag_id, run_id="r", task_id="t"), AirflowTry(try_number=1)
         )
     ]
-    ids += hook.enqueue_many(
+    ids += hook.enqueue_tasks(
         [
             TaskSpec(task_name="echo", kwargs={"value": "free"}),
             TaskSpec(task_name="echo", kwargs={"value": "late"}, good_until=now + timedelta(seconds=5), delay=DELAY),
         ]
     )
-    cancelled = hook.enqueue(TaskSpec(task_name="echo", kwargs={"value": "no"}, delay=DELAY))
-    hook.cancel(cancelled)
+    cancelled = hook.enqueue_task(TaskSpec(task_name="echo", kwargs={"value": "no"}, delay=DELAY))
+    hook.cancel_task(cancelled)
     ended = hook.wait([*ids, cancelled], timeout_seconds=90)
     assert {task.state for task in ended} == {
         TaskState.COMPLETED,
@@ -196,7 +197,7 @@ def test_figures_equal_those_of_sql(
     result = write_report(spark, period, str(tmp_path))
     moved = keeps_history(release)
     tasks, attempts = (TASKS_MOVED, ATTEMPTS_MOVED) if moved else (TASKS_IN_PLACE, ATTEMPTS_IN_PLACE)
-    with psycopg.connect(**hook.connect_args) as connection:
+    with psycopg.connect(**hook.settings.database.connect_args) as connection:
         connection.execute(PREPARE.format(tasks=tasks), {"start": period.start, "end": period.end})
         connection.execute(PREPARE_ATTEMPTS.format(attempts=attempts))
         by_sql = rows_of(connection, GROUPS, *KEYS)
@@ -238,14 +239,14 @@ def test_figures_equal_those_of_sql(
     words = Outline(page).words
     assert words[words.index("Tasks that ended") + 1] == str(total["tasks"])
     assert {"sales", "stock", NO_SOURCE, "FLAKY", "sleep"} <= set(words)
-    (report,) = hook.reports()
+    (report,) = list_reports(hook.client)
     assert (report.name, report.location) == ("reliability", result["page"])
-    assert hook.report_page(report.name, report.period_start, report.period_end) == page
+    assert read_report(hook.client, report.name, report.period_start, report.period_end) == page
 
 
 @pytest.mark.parametrize("release", [MOVED], indirect=True)
 def test_a_period_without_tasks_gives_an_empty_report(pointed: SparkSession, hook: HorsiesHook, tmp_path: Path) -> None:
-    hook.ensure_ledger()
+    migrate_ledger(hook.client)
     monday = datetime(2024, 1, 1, tzinfo=UTC)
     result = write_report(pointed, Period(start=monday, end=monday + timedelta(days=7)), str(tmp_path))
     assert (result["tasks"], result["success_rate"]) == (0, None)

@@ -95,7 +95,7 @@ def run_task(make: Callable[[], Any], *, resumes: int = 20) -> Any:
 
 @in_each_mode
 def test_tasks_are_waited_for(hook: HorsiesHook, release: str, mode: dict[str, Any]) -> None:
-    ids = hook.enqueue_many([LATER] * 2)
+    ids = hook.enqueue_tasks([LATER] * 2)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(run_task, lambda: make_sensor(task_ids=ids, **mode))
         time.sleep(0.5)
@@ -108,14 +108,14 @@ def test_tasks_are_waited_for(hook: HorsiesHook, release: str, mode: dict[str, A
 
 @in_each_mode
 def test_one_task_that_failed_fails_the_sensor_at_once(hook: HorsiesHook, release: str, mode: dict[str, Any]) -> None:
-    ids = hook.enqueue_many([LATER] * 2)
+    ids = hook.enqueue_tasks([LATER] * 2)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(run_task, lambda: make_sensor(task_ids=ids, **mode))
         time.sleep(0.5)
         end_task(hook, ids[1], TaskState.EXPIRED, release)
         with pytest.raises(AirflowFailException, match=rf"1 of 2 .*{ids[1]}.* is EXPIRED"):
             waiting.result(30)
-    assert hook.get_task(ids[0]).state is TaskState.PENDING
+    assert hook.read_task(ids[0]).state is TaskState.PENDING
 
 
 @in_each_mode
@@ -126,21 +126,21 @@ def test_task_that_never_existed_fails_the_sensor_at_once(hook: HorsiesHook, mod
 
 @in_each_mode
 def test_time_out_leaves_the_task_alone(hook: HorsiesHook, mode: dict[str, Any]) -> None:
-    task_id = hook.enqueue(LATER)
+    task_id = hook.enqueue_task(LATER)
     with pytest.raises(AirflowSensorTimeout):
         run_task(lambda: make_sensor(task_ids=task_id, **{**mode, "timeout": 0.5}))
     with pytest.raises(AirflowSkipException):
         run_task(lambda: make_sensor(task_ids=task_id, soft_fail=True, **{**mode, "timeout": 0.5}))
-    assert hook.get_task(task_id).state is TaskState.PENDING
+    assert hook.read_task(task_id).state is TaskState.PENDING
 
 
 @in_each_mode
 def test_soft_fail_skips_after_a_failure(hook: HorsiesHook, mode: dict[str, Any]) -> None:
-    task_id = hook.enqueue(LATER)
+    task_id = hook.enqueue_task(LATER)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(run_task, lambda: make_sensor(task_ids=task_id, soft_fail=True, **mode))
         time.sleep(0.5)
-        hook.cancel(task_id)
+        hook.cancel_task(task_id)
         with pytest.raises(AirflowSkipException):
             waiting.result(30)
 
@@ -150,11 +150,11 @@ def test_submission_of_another_dag_is_waited_for(hook: HorsiesHook, release: str
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(run_task, lambda: make_external(**mode))
         time.sleep(0.3)
-        first = hook.submit_many([LATER] * 2, INSTANCE, AirflowTry(try_number=1))
+        first = hook.submit_tasks([LATER] * 2, INSTANCE, AirflowTry(try_number=1))
         time.sleep(0.3)
         # Over there it is cleared, and runs again with fewer items.
-        second = hook.submit_many([LATER], INSTANCE, AirflowTry(clear_number=1, try_number=2))
-        assert hook.get_task(first[1].task_id).state is TaskState.CANCELLED
+        second = hook.submit_tasks([LATER], INSTANCE, AirflowTry(clear_number=1, try_number=2))
+        assert hook.read_task(first[1].task_id).state is TaskState.CANCELLED
         time.sleep(0.5)
         assert not waiting.done()
         end_task(hook, second[0].task_id, TaskState.COMPLETED, release)
@@ -165,14 +165,14 @@ def test_submission_of_another_dag_is_waited_for(hook: HorsiesHook, release: str
 def test_failed_submission_of_another_dag_fails_the_sensor(
     hook: HorsiesHook, release: str, mode: dict[str, Any]
 ) -> None:
-    sent = hook.submit(LATER, INSTANCE, AirflowTry(try_number=1))
+    sent = hook.submit_task(LATER, INSTANCE, AirflowTry(try_number=1))
     end_task(hook, sent.task_id, TaskState.FAILED, release)
     with pytest.raises(AirflowFailException, match=sent.task_id):
         run_task(lambda: make_external(**mode))
 
 
 def test_submission_past_its_retention_is_an_error_that_says_so(hook: HorsiesHook) -> None:
-    hook.submit(LATER, INSTANCE, AirflowTry(try_number=1))
+    hook.submit_task(LATER, INSTANCE, AirflowTry(try_number=1))
     with hook.get_conn() as connection:
         connection.execute("DELETE FROM horsies_tasks")
     with pytest.raises(AirflowFailException, match="past its retention"):
@@ -195,18 +195,18 @@ def test_room_in_a_queue_is_waited_for(
     with pytest.raises(AirflowSensorTimeout):
         run_task(make(queue="unserved", timeout=0.5))
     queue = f"full-{uuid.uuid4()}"
-    ids = hook.enqueue_many([TaskSpec(task_name="add", queue=queue)] * 3)
+    ids = hook.enqueue_tasks([TaskSpec(task_name="add", queue=queue)] * 3)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(run_task, make(queue=queue, min_workers=0, max_depth=3))
         time.sleep(0.5)
         assert not waiting.done()
-        hook.cancel(ids[0])
+        hook.cancel_task(ids[0])
         assert waiting.result(30) is None
 
 
 @on_one_release
 def test_deferred_sensor_is_woken_by_the_end_and_not_by_its_poke_interval(hook: HorsiesHook, release: str) -> None:
-    task_id = hook.enqueue(LATER)
+    task_id = hook.enqueue_task(LATER)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(run_task, lambda: make_sensor(task_ids=task_id, deferrable=True, poke_interval=3_600))
         time.sleep(1)

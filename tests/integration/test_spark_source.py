@@ -18,7 +18,8 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from airflow_horsies.database import Database, Session
+from airflow_horsies.db.connection import Database
+from airflow_horsies.db.session import Session
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.ledger.schema import migrate
@@ -32,8 +33,8 @@ from tests.integration.spark_session import open_spark, spark_environ
 pytest.importorskip("pyspark")
 from pyspark.sql import DataFrame, SparkSession
 
+from airflow_horsies.source.tables import TABLES
 from airflow_horsies.spark import HorsiesDataSource
-from airflow_horsies.spark.tables import TABLES
 
 # py4j leaves its sockets to the garbage collector.
 pytestmark = [
@@ -303,11 +304,11 @@ def test_each_read_sees_one_state_while_a_worker_finishes_tasks(
 
     def send() -> None:
         while not stop.is_set():
-            hook.enqueue_many(twenty)
+            hook.enqueue_tasks(twenty)
             stop.wait(0.2)
 
     with make_worker(postgres, served, release, tmp_path):
-        hook.enqueue_many(twenty)
+        hook.enqueue_tasks(twenty)
         sender = threading.Thread(target=send)
         sender.start()
         try:
@@ -332,7 +333,7 @@ def test_nothing_is_left_of_a_read_and_a_later_one_says_so(
     assert len(frame.collect()) == TASKS
     assert len(frame.collect()) == TASKS
     until_none(postgres, filled, 15)
-    with pytest.raises(Exception, match="Make the DataFrame again"):
+    with pytest.raises(Exception, match=r"Call load\(\) again"):
         frame.collect()
     until_none(postgres, filled, 5)
 
@@ -388,7 +389,7 @@ def test_how_to_log_in_is_nowhere_to_be_seen(
     frame = read(spark, filled, "attempts", partitions=2, snapshotSeconds=1)
     frame.count()
     frame.explain(True)
-    with pytest.raises(Exception, match="cannot be reached") as caught:
+    with pytest.raises(Exception, match="Cannot reach") as caught:
         spark.read.format("horsies").option("table", "tasks").load().count()
     said = capsys.readouterr().out + str(caught.value)
     said += "".join(path.read_text(errors="replace") for path in folder.glob("events/**/*") if path.is_file())

@@ -8,6 +8,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from airflow_horsies.client.ledger import migrate_ledger
 from airflow_horsies.hook import HorsiesHook
 from tests.integration.releases import keeps_history
 
@@ -17,11 +18,11 @@ SHARED = sorted((PACKAGE / "wire/sql").glob("*.sql")) + sorted((PACKAGE / "ledge
 
 
 def test_every_statement_is_planned_by_postgres(hook: HorsiesHook, release: str) -> None:
-    hook.ensure_ledger()
+    migrate_ledger(hook.client)
     generation = "moved" if keeps_history(release) else "in_place"
     paths = SHARED + sorted((PACKAGE / "wire/sql" / generation).glob("*.sql"))
     assert len(paths) > 15
-    with psycopg.connect(**hook._postgres.connect_args) as connection:
+    with psycopg.connect(**hook.settings.database.connect_args) as connection:
         for path in paths:
             statement = re.sub(r"%\(\w+\)s", "NULL", path.read_text()).replace("%%", "%")
             if statement.startswith("COPY"):

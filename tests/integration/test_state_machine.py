@@ -26,6 +26,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from airflow_horsies.client.ledger import migrate_ledger, read_ledger_version
 from airflow_horsies.exceptions import StaleSubmission
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.models import (
@@ -107,7 +108,7 @@ class Walk(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.hook = self.make_hook()
-        self.connection = psycopg.connect(**self.hook.connect_args, autocommit=True)
+        self.connection = psycopg.connect(**self.hook.settings.database.connect_args, autocommit=True)
         self.key = TaskInstanceKey(dag_id="walk", run_id=uuid.uuid4().hex, task_id="load")
         self.spec = TaskSpec(task_name="add", kwargs={"a": 1, "b": 2})
         self.life = self.try_number = 1
@@ -123,8 +124,8 @@ class Walk(RuleBasedStateMachine):
     @rule(when=st.sampled_from(DEATHS))
     def submit_while_the_connection_breaks(self, when: str) -> None:
         with self.make_hook() as hook:
-            hook.ledger_version()
-            session = hook._session
+            read_ledger_version(hook.client)
+            session = hook.client.session
             session._connection = CutConnection(session._connection, when)
             self._expect(self._submit(hook))
 
@@ -154,7 +155,7 @@ class Walk(RuleBasedStateMachine):
     @rule()
     def try_of_an_earlier_life_wakes_up(self) -> None:
         with pytest.raises(StaleSubmission):
-            self.hook.submit(self.spec, self.key, AirflowTry(clear_number=self.life - 2, try_number=self.life - 1))
+            self.hook.submit_task(self.spec, self.key, AirflowTry(clear_number=self.life - 2, try_number=self.life - 1))
 
     # -- what workers do --------------------------------------------------------------------------------------------
 
@@ -199,7 +200,7 @@ class Walk(RuleBasedStateMachine):
             expected = CancelOutcome.CANCELLED
         elif one.state is TaskState.CANCELLED:
             expected = CancelOutcome.ALREADY_CANCELLED
-        assert self.hook.cancel(one.task_id) is expected
+        assert self.hook.cancel_task(one.task_id) is expected
         if one.is_live:
             one.state = TaskState.CANCELLED
 
@@ -214,12 +215,12 @@ class Walk(RuleBasedStateMachine):
     def everything_sent_is_there_once(self) -> None:
         if not hasattr(self, "hook"):
             return
-        recorded = [(each.horsies_task_id, each.life, each.round) for each in self.hook.submissions_of(self.key)]
+        recorded = [(each.horsies_task_id, each.life, each.round) for each in self.hook.read_submissions(self.key)]
         assert recorded == [(each.task_id, self._number(each.life), each.round) for each in self.sent]
         assert sum(each.is_live for each in self.sent) <= 1
         for each in self.sent:
             assert self._places(each.task_id) == 1
-        assert self.hook.get_states(each.task_id for each in self.sent) == {
+        assert self.hook.read_states(each.task_id for each in self.sent) == {
             each.task_id: each.state for each in self.sent
         }
 
@@ -239,7 +240,7 @@ class Walk(RuleBasedStateMachine):
     # ---------------------------------------------------------------------------------------------------------------
 
     def _submit(self, hook: HorsiesHook) -> Any:
-        return hook.submit(self.spec, self.key, AirflowTry(clear_number=self.life - 1, try_number=self.try_number))
+        return hook.submit_task(self.spec, self.key, AirflowTry(clear_number=self.life - 1, try_number=self.try_number))
 
     def _number(self, life: int) -> int:
         """A life in which nothing is sent is not counted."""
@@ -261,7 +262,7 @@ class Walk(RuleBasedStateMachine):
         # One whose answer was lost in the commit finds what it sent itself.
         outcome, round_ = expected
         if result.outcome is SubmitOutcome.REATTACHED and outcome is SubmitOutcome.SENT:
-            assert self.hook.submissions_of(self.key)[-1].horsies_task_id == result.task_id
+            assert self.hook.read_submissions(self.key)[-1].horsies_task_id == result.task_id
         else:
             assert result.outcome is outcome
         assert (result.life, result.round) == (self._number(self.life), round_)
@@ -286,7 +287,7 @@ class Walk(RuleBasedStateMachine):
 
 
 def test_random_walks_lose_and_double_nothing(make_hook: MakeHook, database: str, release: str) -> None:
-    make_hook().ensure_ledger()
+    migrate_ledger(make_hook().client)
 
     class WalkHere(Walk):
         pass

@@ -12,10 +12,11 @@ from typing import Any
 import psycopg
 import pytest
 
+from airflow_horsies.client.ledger import migrate_ledger
+from airflow_horsies.db.statement import sql_text
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.ledger.schema import PACKAGE, migrations
 from airflow_horsies.models import AirflowTry, SubmitOutcome, SubmitResult, TaskInstanceKey, TaskSpec, TaskState
-from airflow_horsies.wire.statement import sql_text
 from tests.chaos.points import send_commit
 from tests.integration.conftest import MakeHook
 from tests.integration.releases import MOVED, keeps_history
@@ -94,7 +95,7 @@ def die() -> None:
 
 def watch(hook: HorsiesHook, death: Moment | None = None) -> WatchedConnection:
     watched = WatchedConnection(hook.get_conn(), death)
-    hook._session._connection = watched
+    hook.client.session._connection = watched
     return watched
 
 
@@ -151,10 +152,10 @@ def sent(*states: TaskState) -> Prepare:
     """Life 1 has sent as many tasks, and they are in these states."""
 
     def prepare(hook: HorsiesHook, instance: TaskInstanceKey, release: str) -> None:
-        tasks = hook.submit_many(numbered(len(states)), instance, AirflowTry(try_number=1))
+        tasks = hook.submit_tasks(numbered(len(states)), instance, AirflowTry(try_number=1))
         for task, state in zip(tasks, states, strict=True):
             if state is TaskState.RUNNING:
-                with psycopg.connect(**hook._postgres.connect_args) as connection:
+                with psycopg.connect(**hook.settings.database.connect_args) as connection:
                     query = "UPDATE horsies_tasks SET status = 'RUNNING', started_at = now() WHERE id::text = %s"
                     connection.execute(query, (task.task_id,))
             elif state is not TaskState.PENDING:
@@ -180,7 +181,7 @@ class Case:
             replace(spec, idempotency_key=f"{instance.run_id}/{position}" if self.with_keys else None)
             for position, spec in enumerate(self.specs)
         ]
-        return lambda hook: hook.submit_many(
+        return lambda hook: hook.submit_tasks(
             specs, instance, AirflowTry(clear_number=self.life - 1, try_number=try_number)
         )
 
@@ -224,7 +225,7 @@ def test_killed_submission_with_an_idempotency_key_is_done_once(
 
 
 def kill_at_every_moment(case: Case, hook: HorsiesHook, make_hook: MakeHook, release: str) -> None:
-    hook.ensure_ledger()
+    migrate_ledger(hook.client)
     rehearsed = _instance("rehearsal")
     case.prepare(hook, rehearsed, release)
     moments = moments_of(case.submit(rehearsed, 2), make_hook())
@@ -268,12 +269,12 @@ def _assert_sent_once(
     assert count(after, "airflow_horsies.submissions") - count(before, "airflow_horsies.submissions") == new, death
     assert count(after, "airflow_horsies.signals") - count(before, "airflow_horsies.signals") == case.told_to_stop
 
-    submissions = hook.submissions_of(instance)
+    submissions = hook.read_submissions(instance)
     places = [(each.position, each.life, each.round) for each in submissions]
     assert len({each.horsies_task_id for each in submissions}) == len(set(places)) == len(places), death
     recorded = dict(zip(places, (each.horsies_task_id for each in submissions), strict=True))
     assert [recorded[each.position, each.life, each.round] for each in results] == [each.task_id for each in results]
-    states = hook.get_states(each.horsies_task_id for each in submissions)
+    states = hook.read_states(each.horsies_task_id for each in submissions)
     assert len(states) == len(submissions)
     earlier = [states[each.horsies_task_id] for each in submissions if each.life < case.life]
     assert earlier.count(TaskState.CANCELLED) == case.cancelled
@@ -284,17 +285,17 @@ def test_first_submission_to_a_new_database_killed_while_it_makes_the_ledger_is_
     hook: HorsiesHook, make_hook: MakeHook, release: str
 ) -> None:
     def submit(run_id: str) -> Submit:
-        return lambda by: by.submit_many(numbered(1), _instance(run_id), AirflowTry(try_number=1))
+        return lambda by: by.submit_tasks(numbered(1), _instance(run_id), AirflowTry(try_number=1))
 
     moments = moments_of(submit("rehearsal"), make_hook())
     assert len(moments) > 30, moments
     for number, death in enumerate(moments):
-        with psycopg.connect(**hook._postgres.connect_args) as connection:
+        with psycopg.connect(**hook.settings.database.connect_args) as connection:
             connection.execute("DROP SCHEMA IF EXISTS airflow_horsies CASCADE")
         already = rows(hook, "SELECT count(*) FROM horsies_tasks")
         kill_at(death, submit(f"run-{number}"), make_hook)
         (result,) = submit(f"run-{number}")(make_hook())
-        (submission,) = hook.submissions_of(_instance(f"run-{number}"))
+        (submission,) = hook.read_submissions(_instance(f"run-{number}"))
         assert submission.horsies_task_id == result.task_id
         assert rows(hook, "SELECT count(*) FROM horsies_tasks") == [(already[0][0] + 1,)], death
         assert rows(hook, "SELECT version FROM airflow_horsies.migrations ORDER BY version") == [

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from airflow_horsies import hub as hub_module
 from airflow_horsies import triggers
 from airflow_horsies.airflow_instance import InstanceState
+from airflow_horsies.client import hub as hub_module
+from airflow_horsies.client.ledger import read_ledger_version
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.models import AirflowTry, TaskInstanceKey, TaskSpec, TaskState
@@ -24,6 +25,7 @@ from airflow_horsies.triggers import (
     HorsiesSensorTrigger,
     HorsiesSubmissionTrigger,
     HorsiesTrigger,
+    base,
 )
 from tests.integration.releases import MOVED
 from tests.integration.test_hub import LATER, backends, run, terminate_backends, until_listening
@@ -91,7 +93,7 @@ async def in_thread(function: Callable[..., Any], *args: Any, **kwargs: Any) -> 
 
 @pytest.mark.parametrize("state", [TaskState.COMPLETED, TaskState.FAILED, TaskState.EXPIRED, TaskState.CANCELLED])
 def test_end_of_the_tasks_fires_with_their_ids(hook: HorsiesHook, release: str, state: TaskState) -> None:
-    ids = hook.enqueue_many([LATER] * 2)
+    ids = hook.enqueue_tasks([LATER] * 2)
 
     async def check() -> None:
         async with firing(HorsiesTrigger(task_ids=ids, horsies_conn_id=CONN_ID)) as fired:
@@ -99,7 +101,7 @@ def test_end_of_the_tasks_fires_with_their_ids(hook: HorsiesHook, release: str, 
             await in_thread(end_task, hook, ids[0], state, release)
             await asyncio.sleep(0.2)
             assert not fired.done()
-            await in_thread(hook.cancel, ids[1])
+            await in_thread(hook.cancel_task, ids[1])
             event = await fired
             assert (event["reason"], event["message"], event["task_ids"]) == ("ended", None, ids)
 
@@ -107,22 +109,22 @@ def test_end_of_the_tasks_fires_with_their_ids(hook: HorsiesHook, release: str, 
 
 
 def test_task_that_ended_before_fires_at_once(hook: HorsiesHook) -> None:
-    task_id = hook.enqueue(LATER)
-    hook.cancel(task_id)
+    task_id = hook.enqueue_task(LATER)
+    hook.cancel_task(task_id)
     assert run(event_of(HorsiesTrigger(task_ids=[task_id], horsies_conn_id=CONN_ID)))["reason"] == "ended"
 
 
 def test_deadline_fires_and_leaves_the_task_to_the_operator(hook: HorsiesHook) -> None:
-    task_id = hook.enqueue(LATER)
+    task_id = hook.enqueue_task(LATER)
     begun = time.monotonic()
     event = run(event_of(HorsiesTrigger(task_ids=[task_id], horsies_conn_id=CONN_ID, deadline=soon(0.5))))
     assert event["reason"] == "timed_out"
     assert 0.4 < time.monotonic() - begun < 5
-    assert hook.get_task(task_id).state is TaskState.PENDING
+    assert hook.read_task(task_id).state is TaskState.PENDING
 
 
 def test_deadline_is_absolute_so_a_restarted_triggerer_does_not_begin_again(hook: HorsiesHook) -> None:
-    task_id = hook.enqueue(LATER)
+    task_id = hook.enqueue_task(LATER)
     begun = time.monotonic()
     event = run(event_of(HorsiesTrigger(task_ids=[task_id], horsies_conn_id=CONN_ID, deadline=soon(-60))))
     assert event["reason"] == "timed_out"
@@ -130,13 +132,13 @@ def test_deadline_is_absolute_so_a_restarted_triggerer_does_not_begin_again(hook
 
 
 def test_queue_that_nobody_serves_fires(hook: HorsiesHook) -> None:
-    task_id = hook.enqueue(TaskSpec(task_name="add", queue="nobody"))
+    task_id = hook.enqueue_task(TaskSpec(task_name="add", queue="nobody"))
     trigger = HorsiesTrigger(task_ids=[task_id], horsies_conn_id=CONN_ID, queue_deadline=soon(0.3), deadline=soon(60))
     assert run(event_of(trigger))["reason"] == "not_served"
 
 
 def test_task_that_started_in_time_is_waited_for(hook: HorsiesHook) -> None:
-    task_id = hook.enqueue(TaskSpec(task_name="add", queue="nobody"))
+    task_id = hook.enqueue_task(TaskSpec(task_name="add", queue="nobody"))
     with hook.get_conn() as connection:
         connection.execute("UPDATE horsies_tasks SET status = 'RUNNING', started_at = now()")
     trigger = HorsiesTrigger(task_ids=[task_id], horsies_conn_id=CONN_ID, queue_deadline=soon(0.2), deadline=soon(1))
@@ -146,10 +148,10 @@ def test_task_that_started_in_time_is_waited_for(hook: HorsiesHook) -> None:
 @on_one_release
 def test_queue_that_is_served_is_waited_for(served_database: str, make_hook: Any) -> None:
     hook = make_hook(served_database)
-    task_id = hook.enqueue(TaskSpec(task_name="sleep", kwargs={"seconds": 2}))
+    task_id = hook.enqueue_task(TaskSpec(task_name="sleep", kwargs={"seconds": 2}))
     trigger = HorsiesTrigger(task_ids=[task_id], horsies_conn_id=CONN_ID, queue_deadline=soon(0.2))
     assert run(event_of(trigger))["reason"] == "ended"
-    assert hook.get_task(task_id).state is TaskState.COMPLETED
+    assert hook.read_task(task_id).state is TaskState.COMPLETED
 
 
 def test_task_that_does_not_exist_fires(hook: HorsiesHook) -> None:
@@ -157,14 +159,14 @@ def test_task_that_does_not_exist_fires(hook: HorsiesHook) -> None:
 
 
 def test_task_that_vanishes_meanwhile_fires(hook: HorsiesHook) -> None:
-    present = hook.enqueue(LATER)
+    present = hook.enqueue_task(LATER)
     trigger = HorsiesTrigger(task_ids=[present, ABSENT], horsies_conn_id=CONN_ID)
     assert run(event_of(trigger))["reason"] == "not_found"
 
 
 def test_id_that_is_none_fires_as_an_error(hook: HorsiesHook) -> None:
     event = run(event_of(HorsiesTrigger(task_ids=["nonsense"], horsies_conn_id=CONN_ID)))
-    assert (event["reason"], event["message"]) == ("error", "task_id: 'nonsense' is not a UUID")
+    assert (event["reason"], event["message"]) == ("error", "task_id: must be a UUID, not 'nonsense'.")
 
 
 def test_database_without_horsies_fires_as_an_error(empty_database: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,37 +183,37 @@ def marked_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def read_state(instance: TaskInstanceKey) -> InstanceState:
         return InstanceState(exists=True, state="failed")
 
-    monkeypatch.setattr(triggers, "read_state_async", read_state)
+    monkeypatch.setattr(base, "read_state_async", read_state)
 
 
 @pytest.mark.usefixtures("marked_failed")
 @pytest.mark.parametrize("cancel_on_kill", [True, False])
 def test_kill_cancels_the_tasks(hook: HorsiesHook, cancel_on_kill: bool) -> None:
-    ids = [each.task_id for each in hook.submit_many([LATER] * 3, INSTANCE, AirflowTry(try_number=1))]
+    ids = [each.task_id for each in hook.submit_tasks([LATER] * 3, INSTANCE, AirflowTry(try_number=1))]
     trigger = HorsiesTrigger(task_ids=ids, task_instance=KEY, horsies_conn_id=CONN_ID, cancel_on_kill=cancel_on_kill)
     run(trigger.on_kill())
     expected = TaskState.CANCELLED if cancel_on_kill else TaskState.PENDING
-    assert set(hook.get_states(ids).values()) == {expected}
+    assert set(hook.read_states(ids).values()) == {expected}
 
 
 def test_cancelled_trigger_cancels_nothing_and_no_other_trigger(hook: HorsiesHook) -> None:
     """As when the triggerer shuts down, or hands its triggers over."""
-    ids = hook.enqueue_many([LATER] * 2)
+    ids = hook.enqueue_tasks([LATER] * 2)
 
     async def check() -> None:
         async with firing(HorsiesTrigger(task_ids=ids[1:], horsies_conn_id=CONN_ID)) as stays:
             async with firing(HorsiesTrigger(task_ids=ids[:1], horsies_conn_id=CONN_ID)) as leaves:
                 await until_listening(hook)
                 leaves.cancel()
-            assert set((await in_thread(hook.get_states, ids)).values()) == {TaskState.PENDING}
-            await in_thread(hook.cancel, ids[1])
+            assert set((await in_thread(hook.read_states, ids)).values()) == {TaskState.PENDING}
+            await in_thread(hook.cancel_task, ids[1])
             assert (await stays)["reason"] == "ended"
 
     run(check())
 
 
 def test_fifty_triggers_share_a_connection_and_outlive_its_loss(hook: HorsiesHook) -> None:
-    ids = hook.enqueue_many([LATER] * 50)
+    ids = hook.enqueue_tasks([LATER] * 50)
 
     async def check() -> None:
         fired = [
@@ -220,7 +222,7 @@ def test_fifty_triggers_share_a_connection_and_outlive_its_loss(hook: HorsiesHoo
         await until_listening(hook)
         assert (await in_thread(backends, hook))[0] == 1
         await in_thread(terminate_backends, hook)
-        await in_thread(hook.cancel_many, ids)
+        await in_thread(hook.cancel_tasks, ids)
         assert [each["reason"] for each in await asyncio.gather(*fired)] == ["ended"] * 50
 
     run(check())
@@ -230,7 +232,7 @@ def test_fifty_triggers_share_a_connection_and_outlive_its_loss(hook: HorsiesHoo
 
 
 def test_batch_fires_when_all_have_ended_or_too_many_failed(hook: HorsiesHook, release: str) -> None:
-    sent = hook.submit_many([LATER] * 4, INSTANCE, AirflowTry(try_number=1))
+    sent = hook.submit_tasks([LATER] * 4, INSTANCE, AirflowTry(try_number=1))
     ids = [each.task_id for each in sent]
 
     def trigger(max_failures: int) -> HorsiesBatchTrigger:
@@ -243,7 +245,7 @@ def test_batch_fires_when_all_have_ended_or_too_many_failed(hook: HorsiesHook, r
             await in_thread(end_task, hook, ids[1], TaskState.FAILED, release)
             await asyncio.sleep(0.2)
             assert not strict.done()
-            await in_thread(hook.cancel, ids[2])
+            await in_thread(hook.cancel_task, ids[2])
             assert (await strict)["reason"] == "decided"
             assert not lenient.done()
             await in_thread(end_task, hook, ids[3], TaskState.COMPLETED, release)
@@ -254,28 +256,32 @@ def test_batch_fires_when_all_have_ended_or_too_many_failed(hook: HorsiesHook, r
 
 
 def test_batch_is_that_of_one_life_and_the_last_rounds(hook: HorsiesHook, release: str) -> None:
-    first = hook.submit_many([LATER] * 2, INSTANCE, AirflowTry(try_number=1))
+    first = hook.submit_tasks([LATER] * 2, INSTANCE, AirflowTry(try_number=1))
     end_task(hook, first[0].task_id, TaskState.FAILED, release)
-    second = hook.submit_many([LATER] * 2, INSTANCE, AirflowTry(try_number=2))
+    second = hook.submit_tasks([LATER] * 2, INSTANCE, AirflowTry(try_number=2))
     trigger = HorsiesBatchTrigger(task_instance=KEY, life=1, horsies_conn_id=CONN_ID)
-    wanted = run(trigger._find_task_ids(HorsiesHook(CONN_ID)))
+
+    async def find() -> list[str]:
+        return await trigger._find_task_ids(await HorsiesHook(CONN_ID).async_client())
+
+    wanted = run(find())
     assert wanted == [each.task_id for each in second]
     assert wanted[0] != first[0].task_id
 
 
 @pytest.mark.usefixtures("marked_failed")
 def test_kill_cancels_the_batch(hook: HorsiesHook) -> None:
-    sent = hook.submit_many([LATER] * 3, INSTANCE, AirflowTry(try_number=1))
+    sent = hook.submit_tasks([LATER] * 3, INSTANCE, AirflowTry(try_number=1))
     run(HorsiesBatchTrigger(task_instance=KEY, life=1, horsies_conn_id=CONN_ID).on_kill())
-    assert set(hook.get_states([each.task_id for each in sent]).values()) == {TaskState.CANCELLED}
+    assert set(hook.read_states([each.task_id for each in sent]).values()) == {TaskState.CANCELLED}
 
 
 @on_one_release
 def test_trigger_that_begins_while_postgres_is_down_waits_for_it(
     hook: HorsiesHook, postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(triggers, "MAX_RETRY_SECONDS", 0.1)
-    sent = hook.submit_many([LATER] * 3, INSTANCE, AirflowTry(try_number=1))
+    monkeypatch.setattr(base, "MAX_RETRY_SECONDS", 0.1)
+    sent = hook.submit_tasks([LATER] * 3, INSTANCE, AirflowTry(try_number=1))
 
     async def check() -> None:
         restarting = asyncio.create_task(in_thread(postgres.restart))
@@ -283,7 +289,7 @@ def test_trigger_that_begins_while_postgres_is_down_waits_for_it(
         trigger = HorsiesBatchTrigger(task_instance=KEY, life=1, horsies_conn_id=CONN_ID, deadline=soon(50))
         async with firing(trigger) as fired:
             await restarting
-            await in_thread(hook.cancel_many, [each.task_id for each in sent])
+            await in_thread(hook.cancel_tasks, [each.task_id for each in sent])
             assert (await fired)["reason"] == "ended"
 
     run(check())
@@ -293,7 +299,7 @@ def test_trigger_that_begins_while_postgres_is_down_waits_for_it(
 
 
 def test_sensor_trigger_fires_at_the_first_failure_and_cancels_nothing(hook: HorsiesHook, release: str) -> None:
-    ids = hook.enqueue_many([LATER] * 3)
+    ids = hook.enqueue_tasks([LATER] * 3)
     trigger = HorsiesSensorTrigger(task_ids=ids, failed_states=["FAILED"], horsies_conn_id=CONN_ID)
 
     async def check() -> None:
@@ -304,7 +310,7 @@ def test_sensor_trigger_fires_at_the_first_failure_and_cancels_nothing(hook: Hor
         await trigger.on_kill()
 
     run(check())
-    assert hook.get_task(ids[0]).state is TaskState.PENDING
+    assert hook.read_task(ids[0]).state is TaskState.PENDING
 
 
 def submission_trigger(**options: Any) -> HorsiesSubmissionTrigger:
@@ -320,13 +326,13 @@ def submission_trigger(**options: Any) -> HorsiesSubmissionTrigger:
 
 
 def test_submission_is_waited_for_before_the_ledger_exists_until_it_ends(hook: HorsiesHook, release: str) -> None:
-    assert hook.ledger_version() == 0
+    assert read_ledger_version(hook.client) == 0
 
     async def check() -> None:
         async with firing(submission_trigger()) as fired:
             await asyncio.sleep(0.5)
             assert not fired.done(), fired.result()
-            sent = await in_thread(hook.submit, LATER, INSTANCE, AirflowTry(try_number=1))
+            sent = await in_thread(hook.submit_task, LATER, INSTANCE, AirflowTry(try_number=1))
             await until_listening(hook)
             await asyncio.sleep(0.3)
             assert not fired.done(), fired.result()
@@ -337,13 +343,13 @@ def test_submission_is_waited_for_before_the_ledger_exists_until_it_ends(hook: H
 
 
 def test_clear_over_there_is_followed_and_is_no_failure(hook: HorsiesHook, release: str) -> None:
-    hook.submit_many([LATER] * 2, INSTANCE, AirflowTry(try_number=1))
+    hook.submit_tasks([LATER] * 2, INSTANCE, AirflowTry(try_number=1))
 
     async def check() -> None:
         async with firing(submission_trigger(poll_seconds=30)) as fired:
             await until_listening(hook)
             # Cancels both tasks of the first life, and the trigger hears of it.
-            second = await in_thread(hook.submit_many, [LATER], INSTANCE, AirflowTry(clear_number=1, try_number=2))
+            second = await in_thread(hook.submit_tasks, [LATER], INSTANCE, AirflowTry(clear_number=1, try_number=2))
             await asyncio.sleep(0.5)
             assert not fired.done(), fired.result()
             await in_thread(end_task, hook, second[0].task_id, TaskState.COMPLETED, release)
@@ -353,7 +359,7 @@ def test_clear_over_there_is_followed_and_is_no_failure(hook: HorsiesHook, relea
 
 
 def test_retry_over_there_is_followed_where_failures_do_not_count(hook: HorsiesHook, release: str) -> None:
-    first = hook.submit(LATER, INSTANCE, AirflowTry(try_number=1))
+    first = hook.submit_task(LATER, INSTANCE, AirflowTry(try_number=1))
     end_task(hook, first.task_id, TaskState.FAILED, release)
 
     async def check() -> None:
@@ -361,7 +367,7 @@ def test_retry_over_there_is_followed_where_failures_do_not_count(hook: HorsiesH
         async with firing(submission_trigger(failed_states=[])) as fired:
             await asyncio.sleep(0.5)
             assert not fired.done(), fired.result()
-            second = await in_thread(hook.submit, LATER, INSTANCE, AirflowTry(try_number=2))
+            second = await in_thread(hook.submit_task, LATER, INSTANCE, AirflowTry(try_number=2))
             await in_thread(end_task, hook, second.task_id, TaskState.COMPLETED, release)
             assert (await fired)["reason"] == "ended"
 
@@ -369,7 +375,7 @@ def test_retry_over_there_is_followed_where_failures_do_not_count(hook: HorsiesH
 
 
 def test_submission_past_its_retention_fires(hook: HorsiesHook) -> None:
-    hook.submit(LATER, INSTANCE, AirflowTry(try_number=1))
+    hook.submit_task(LATER, INSTANCE, AirflowTry(try_number=1))
     with hook.get_conn() as connection:
         connection.execute("DELETE FROM horsies_tasks")
     assert run(event_of(submission_trigger()))["reason"] == "not_found"
@@ -383,14 +389,14 @@ def test_submission_that_never_comes_times_out(hook: HorsiesHook) -> None:
 def test_submission_trigger_outlives_a_restart_of_postgres(
     hook: HorsiesHook, release: str, postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(triggers, "MAX_RETRY_SECONDS", 0.1)
-    sent = hook.submit(LATER, INSTANCE, AirflowTry(try_number=1))
+    monkeypatch.setattr(base, "MAX_RETRY_SECONDS", 0.1)
+    sent = hook.submit_task(LATER, INSTANCE, AirflowTry(try_number=1))
 
     async def check() -> None:
         async with firing(submission_trigger(poll_seconds=0.05)) as fired:
             await until_listening(hook)
             await in_thread(postgres.restart)
-            await in_thread(hook.get_states, [sent.task_id])  # its own connection was cut, too
+            await in_thread(hook.read_states, [sent.task_id])  # its own connection was cut, too
             await in_thread(end_task, hook, sent.task_id, TaskState.COMPLETED, release)
             assert (await fired)["reason"] == "ended"
 
@@ -400,7 +406,7 @@ def test_submission_trigger_outlives_a_restart_of_postgres(
 @on_one_release
 def test_queue_trigger_fires_when_the_queue_is_served_and_has_room(served_database: str, make_hook: Any) -> None:
     hook = make_hook(served_database)
-    hook.enqueue_many([TaskSpec(task_name="add", queue="unserved")] * 3)
+    hook.enqueue_tasks([TaskSpec(task_name="add", queue="unserved")] * 3)
 
     def trigger(**options: Any) -> HorsiesQueueTrigger:
         return HorsiesQueueTrigger(**{"poll_seconds": 0.1, "horsies_conn_id": CONN_ID, "deadline": soon(), **options})

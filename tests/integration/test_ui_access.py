@@ -45,7 +45,7 @@ with warnings.catch_warnings():
     # Airflow's security module brings Starlette's test client along, which warns of the httpx it finds.
     warnings.simplefilter("ignore")
     from airflow_horsies.ui import api
-    from airflow_horsies.ui.overview_routes import SHARED_SECONDS
+    from airflow_horsies.ui.routes.overview import SHARED_SECONDS
 
 pytestmark = [pytest.mark.parametrize("release", [MOVED], indirect=True), pytest.mark.usefixtures("of_site")]
 
@@ -68,7 +68,7 @@ TABLE = {
     ("GET", "/"): OF_CLUSTER,
     ("GET", "/api/overview"): OF_CLUSTER,
     ("GET", "/api/failures"): OF_CLUSTER,
-    ("GET", "/static/{digest}/{name}"): OF_CLUSTER,
+    ("GET", "/static/{digest}/{name:path}"): OF_CLUSTER,
     ("GET", "/monitoring/{path:path}"): OF_CONNECTION,
     ("GET", "/reports/{name}/{start}/{end}"): OF_CONNECTION,
 }
@@ -90,7 +90,7 @@ def path_of(route: str, instance: TaskInstanceKey) -> str:
         "{task_id}": instance.task_id,
         "{map_index}": str(instance.map_index),
         "{digest}": "any",
-        "{name}": "common.js",
+        "{name:path}": "common/dom.js",
         "{path:path}": "",
     }
     for name, value in named.items():
@@ -291,7 +291,6 @@ def test_there_is_nothing_else_to_see(site: Site, user: str | None) -> None:
         "/api",
         "/static",
         "/static/",
-        "/static/x/",
         "/monitoring",
         "/api/dags/~/runs/r/tasks/t/-1",
         "/api/dags/a%00b/runs/r/tasks/t/-1",
@@ -312,8 +311,14 @@ def test_there_is_nothing_else_to_see(site: Site, user: str | None) -> None:
         "/static/../access.py",
         "/static/x//etc/passwd",
         "/static/x/%2Fetc%2Fpasswd",
-        "/static/x/common.js%00.css",
-        "/static/x/COMMON.JS",
+        "/static/x/run.js%00.css",
+        "/static/x/",
+        "/static/x/common",
+        "/static/x/common/",
+        "/static/x/common/../../api.py",
+        "/static/x/common/..%2F..%2Fapi.py",
+        "/static/x/payloads.d.ts",
+        "/static/x/RUN.JS",
         "/static/x/__init__.py",
     ],
 )
@@ -323,7 +328,7 @@ def test_no_other_file_is_served(site: Site, path: str) -> None:
 
 
 def test_a_wrong_token_is_refused(site: Site) -> None:
-    for route in ("/", "/api/overview", "/static/x/common.js", "/monitoring/", api_path().removeprefix(PAGES)):
+    for route in ("/", "/api/overview", "/static/x/common/dom.js", "/monitoring/", api_path().removeprefix(PAGES)):
         for headers, status in (
             ({"Authorization": "Bearer not.a.token"}, 403),
             ({"Authorization": "Basic YWRtaW46YWRtaW4="}, 401),
@@ -349,14 +354,14 @@ def test_only_who_may_write_the_dag_cancels_and_airflow_keeps_who_did(connected:
         for with_cookie in (False, True):
             answer = ask_route(connected, "POST", path, user, with_cookie=with_cookie)
             assert answer.status_code == status
-    assert set(hook.get_states(ids).values()) == {TaskState.PENDING}
+    assert set(hook.read_states(ids).values()) == {TaskState.PENDING}
     assert audited(connected, instance.run_id) == []
     for position, user in enumerate(("writer", "op", "admin")):
         answer = connected.ask(
             path, user, "POST", json={"position": position}, headers={"origin": connected.origin}, with_cookie=True
         )
         assert answer.json() == {"outcomes": {"CANCELLED": 1}, "past_retention": 0}
-        assert hook.get_states(ids)[ids[position]] is TaskState.CANCELLED
+        assert hook.read_states(ids)[ids[position]] is TaskState.CANCELLED
     again = connected.ask(path, "writer", "POST", json={})
     assert again.json() == {"outcomes": {"ALREADY_CANCELLED": 3}, "past_retention": 0}
     entries = audited(connected, instance.run_id)
@@ -371,12 +376,12 @@ def test_what_another_dag_shares_is_not_cancelled(connected: Site, hook: Horsies
     hidden, own = (
         TaskInstanceKey(dag_id=dag_id, run_id="shared", task_id="load") for dag_id in ("sales", DAG_OF_STRANGERS)
     )
-    (task_id,) = {hook.submit(spec, each, AirflowTry(try_number=1)).task_id for each in (hidden, own)}
+    (task_id,) = {hook.submit_task(spec, each, AirflowTry(try_number=1)).task_id for each in (hidden, own)}
     for instance, status in ((hidden, 403), (own, 200)):
         answer = connected.ask(api_path(instance, "/cancel"), FOREIGN_WRITER, "POST", json={})
         assert answer.status_code == status
     assert answer.json() == {"outcomes": {"STILL_WANTED": 1}, "past_retention": 0}
-    assert hook.get_task(task_id).state is TaskState.PENDING
+    assert hook.read_task(task_id).state is TaskState.PENDING
     last = connected.ask(api_path(hidden, "/cancel"), "writer", "POST", json={})
     assert last.json() == {"outcomes": {"CANCELLED": 1}, "past_retention": 0}
 
@@ -403,7 +408,7 @@ def test_nothing_is_cancelled_from_a_page_elsewhere(connected: Site, hook: Horsi
     # A token of one's own does not make a page elsewhere trusted.
     elsewhere = {**JSON, "origin": "http://elsewhere.test"}
     assert connected.ask(path, "writer", "POST", headers=elsewhere, content=b"{}").status_code == 403
-    assert set(hook.get_states(ids).values()) == {TaskState.PENDING}
+    assert set(hook.read_states(ids).values()) == {TaskState.PENDING}
     assert audited(connected, instance.run_id) == []
 
 
@@ -430,7 +435,7 @@ def test_a_body_that_is_not_asked_for_does_nothing_and_is_not_kept(
     ids = submit(hook, instance)
     answer = connected.ask(api_path(instance, "/cancel"), "writer", "POST", content=json.dumps(body), headers=JSON)
     assert answer.status_code == 422
-    assert set(hook.get_states(ids).values()) == {TaskState.PENDING}
+    assert set(hook.read_states(ids).values()) == {TaskState.PENDING}
     assert audited(connected, instance.run_id) == []
     kept = connected.ask(f"{BASE_PATH}/api/v2/eventLogs?event=horsies_cancel&limit=1000", "admin").json()
     assert "another" not in json.dumps(kept)

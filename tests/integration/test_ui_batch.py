@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
-from airflow_horsies.wire.scripts import read_tasks
+from airflow_horsies.wire.reading import read_tasks
 from airflow_horsies.wire.statements import Wire
 from tests.integration.many_tasks import BATCH, fill
 from tests.integration.releases import MOVED, keeps_history
@@ -23,8 +23,8 @@ from tests.integration.test_ui_scale import Site as Pages
 with warnings.catch_warnings():
     # Airflow's security module brings Starlette's test client along, which warns of the httpx it finds.
     warnings.simplefilter("ignore")
-    from airflow_horsies.ui import instance_routes
-    from airflow_horsies.ui.instance_routes import Sort
+    from airflow_horsies.ui.routes import instance as instance_routes
+    from airflow_horsies.ui.routes.instance import Sort
 
 pytestmark = [pytest.mark.slow, pytest.mark.parametrize("release", [MOVED], indirect=True)]
 
@@ -46,7 +46,7 @@ def pages(postgres: EmbeddedPostgres, template: str, release: str) -> Iterator[P
         fill(connection, tasks=60_000, days=1, keeps_history=keeps_history(release), batch_items=ITEMS)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(instance_routes, "read_tries", lambda *_: [])
-        patch.setattr(instance_routes, "PageHook", pages.hook)
+        patch.setattr(instance_routes, "page_client", pages.client)
         yield pages
     postgres.drop_database(pages.database)
 
@@ -57,9 +57,9 @@ def poll(pages: Pages) -> tuple[int, dict[str, int]]:
 
 
 def poll_item_by_item(pages: Pages) -> tuple[int, dict[str, int]]:
-    with pages.hook("") as hook:
-        latest = {each.position: each for each in hook.submissions_of(BATCH)}
-        states = hook.get_states([each.horsies_task_id for each in latest.values()])
+    with pages.client() as client:
+        latest = {each.position: each for each in client.read_submissions(BATCH)}
+        states = client.read_states([each.horsies_task_id for each in latest.values()])
     return len(latest), dict(Counter(str(states[each.horsies_task_id]) for each in latest.values()))
 
 
@@ -69,14 +69,14 @@ def page(pages: Pages) -> list[int]:
 
 
 def page_item_by_item(pages: Pages) -> list[int]:
-    with pages.hook("") as hook:
-        latest = {each.position: each for each in hook.submissions_of(BATCH)}
+    with pages.client() as client:
+        latest = {each.position: each for each in client.read_submissions(BATCH)}
         ids = [each.horsies_task_id for each in latest.values()]
-        wire = Wire(hook.horsies_schema)
-        tasks = hook.run_script(lambda: read_tasks(wire, ids, whole=False))
-    items = [instance_routes._item_values(each, tasks.get(each.horsies_task_id)) for each in latest.values()]
-    items.sort(key=lambda each: (each["duration"], each["position"]), reverse=True)
-    return [each["position"] for each in items[:50]]
+        wire = Wire(client.schema)
+        tasks = client.run(lambda: read_tasks(wire, ids, whole=False))
+    items = [instance_routes._item(each, tasks.get(each.horsies_task_id)) for each in latest.values()]
+    items.sort(key=lambda each: (each.duration, each.position), reverse=True)
+    return [each.position for each in items[:50]]
 
 
 def cost(call: Callable[[Pages], Any], pages: Pages) -> tuple[float, float]:

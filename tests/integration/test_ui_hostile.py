@@ -64,7 +64,7 @@ def test_hostile_text_of_a_worker_is_only_text(
         )
     ):
         instance = TaskInstanceKey(dag_id=HOSTILE_ID, run_id=f"{HOSTILE} {number}", task_id=HOSTILE_ID)
-        sent = hook.submit(spec, instance, AirflowTry(try_number=1))
+        sent = hook.submit_task(spec, instance, AirflowTry(try_number=1))
         hook.wait([sent.task_id], timeout_seconds=60)
         begin_attempt(hook, sent.task_id, hostname=HOSTILE)
         write_lines(hook, sent.task_id, HOSTILE, level="INFO")
@@ -87,7 +87,7 @@ def test_hostile_text_of_a_worker_is_only_text(
 def test_hostile_arguments_are_only_text(connected: Site, hook: HorsiesHook, postgres: EmbeddedPostgres) -> None:
     instance = TaskInstanceKey(dag_id="hostile", run_id="arguments", task_id="t")
     for kwargs in ({"value": HOSTILE_JSON.replace("\ud800", "")}, {HOSTILE: {HOSTILE: [HOSTILE]}}):
-        hook.submit(TaskSpec(task_name="echo", kwargs=kwargs), instance, AirflowTry(try_number=1))
+        hook.submit_task(TaskSpec(task_name="echo", kwargs=kwargs), instance, AirflowTry(try_number=1))
         add_try(postgres, instance, try_number=1, started_at=datetime.now(UTC), rendered={"task_kwargs": kwargs})
         found = answers_of(connected, instance)
         assert json.loads(json.loads(found["values"])["kwargs"]) == kwargs
@@ -104,7 +104,7 @@ def test_large_results_and_arguments_are_cut(
         TaskSpec(task_name="echo", kwargs={"value": "ü" * (2 * MEGABYTE)}),
         TaskSpec(task_name="blow_up", kwargs={"text": "ü" * (2 * MEGABYTE)}),
     ]
-    ids = [sent.task_id for sent in hook.submit_many(specs, instance, AirflowTry(try_number=1))]
+    ids = [sent.task_id for sent in hook.submit_tasks(specs, instance, AirflowTry(try_number=1))]
     hook.wait(ids, timeout_seconds=60)
     found = answers_of(site, instance)
     assert json.loads(found["values"])["result"].endswith("…")
@@ -116,7 +116,9 @@ def test_large_results_and_arguments_are_cut(
 
 def test_a_large_log_is_paged_and_comes_whole_as_a_file(connected: Site, hook: HorsiesHook) -> None:
     instance = TaskInstanceKey(dag_id="large", run_id="log", task_id="t")
-    task_id = hook.submit(TaskSpec(task_name="echo", kwargs={"value": ""}), instance, AirflowTry(try_number=1)).task_id
+    task_id = hook.submit_task(
+        TaskSpec(task_name="echo", kwargs={"value": ""}), instance, AirflowTry(try_number=1)
+    ).task_id
     begin_attempt(hook, task_id)
     lines = [f"{number:06d} <script>\x1b[31m\u202e {'x' * 1_000}" for number in range(5_000)]
     for start in range(0, len(lines), 500):
@@ -152,7 +154,7 @@ def test_what_is_named_like_a_secret_is_masked_at_any_depth(
         "deep": deep,
     }
     instance = TaskInstanceKey(dag_id="secrets", run_id="r", task_id="t")
-    hook.submit(TaskSpec(task_name="echo", kwargs=kwargs), instance, AirflowTry(try_number=1))
+    hook.submit_task(TaskSpec(task_name="echo", kwargs=kwargs), instance, AirflowTry(try_number=1))
     add_try(postgres, instance, try_number=1, started_at=datetime.now(UTC), rendered={"task_kwargs": kwargs})
     answer = connected.ask(api_path(instance, "/values"))
     shown = answer.json()["kwargs"]

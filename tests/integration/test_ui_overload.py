@@ -84,7 +84,7 @@ def locked(hook: HorsiesHook, connected: Site) -> Callable[[], AbstractContextMa
 
     @contextmanager
     def lock() -> Iterator[None]:
-        with psycopg.connect(**hook.connect_args) as connection:
+        with psycopg.connect(**hook.settings.database.connect_args) as connection:
             connection.execute("LOCK TABLE horsies_tasks IN ACCESS EXCLUSIVE MODE")
             yield
 

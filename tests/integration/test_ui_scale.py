@@ -21,18 +21,22 @@ import psycopg
 import pytest
 from airflow.sdk import Connection
 
-from airflow_horsies.database import Session
+from airflow_horsies.client.ledger import migrate_ledger
+from airflow_horsies.db.session import Session
+from airflow_horsies.db.statement import Rows, Script, Statement
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
-from airflow_horsies.wire.statement import Rows, Script, Statement
+from airflow_horsies.hook import HorsiesHook
 from tests.integration.many_tasks import BATCH, END_OF_BATCH, TASKS_OF_RUN, fill, instance_of_many_rounds, run_ids
 from tests.integration.releases import IN_PLACE, MOVED, keeps_history
 
 with warnings.catch_warnings():
     # Airflow's security module brings Starlette's test client along, which warns of the httpx it finds.
     warnings.simplefilter("ignore")
-    from airflow_horsies.ui import instance_routes, overview_routes, run_routes
-    from airflow_horsies.ui.instance_routes import Sort
-    from airflow_horsies.ui.page_hook import PageHook
+    from airflow_horsies.client.pages import PageClient
+    from airflow_horsies.ui.routes import instance as instance_routes
+    from airflow_horsies.ui.routes import overview as overview_routes
+    from airflow_horsies.ui.routes import run as run_routes
+    from airflow_horsies.ui.routes.instance import Sort
 
 T = TypeVar("T")
 
@@ -67,7 +71,7 @@ pytestmark = pytest.mark.parametrize(("release", "measured"), SCALES, indirect=T
 
 @dataclass
 class Recorder:
-    """What a hook's sessions ran, and how long each statement took with the fetching of its rows."""
+    """What a client's sessions ran, and how long each statement took with the fetching of its rows."""
 
     ran: list[tuple[Statement, float]] = field(default_factory=list)
 
@@ -108,7 +112,7 @@ class Site:
     conninfo: Mapping[str, Any]
     recorder: Recorder = field(default_factory=Recorder)
 
-    def hook(self, _conn_id: str) -> PageHook:
+    def client(self, *, seconds: float = 0) -> PageClient:
         info = self.conninfo
         connection = Connection(
             conn_id="horsies_test",
@@ -119,9 +123,9 @@ class Site:
             password=info["password"],
             schema=info["dbname"],
         )
-        hook = PageHook("horsies_test", connection=connection)
-        hook.__dict__["_session"] = RecordedSession(hook._postgres, self.recorder)
-        return hook
+        client = PageClient(HorsiesHook("horsies_test", connection=connection).settings)
+        client.session = RecordedSession(client.settings.database, self.recorder)
+        return client
 
     def run_of(self, turn: int) -> int:
         """Another DAG run in each turn, from all over the past."""
@@ -218,8 +222,8 @@ def make_site(postgres: EmbeddedPostgres, template: str, scale: Scale, tasks: in
     name = f"scale_{uuid.uuid4().hex[:12]}"
     postgres.create_database(name, template=template)
     site = Site(name, tasks, scale, postgres.conninfo(name))
-    with site.hook("") as hook:
-        hook.ensure_ledger()
+    with site.client() as client:
+        migrate_ledger(client)
     with psycopg.connect(**site.conninfo) as connection:
         fill(connection, tasks=tasks, days=scale.days, keeps_history=keeps_history(scale.release))
     return site
@@ -242,7 +246,7 @@ def measure(sites: list[Site], patch: pytest.MonkeyPatch) -> Measured:
         for page in PAGES:
             for site, seconds in zip(sites, taken[page.__name__], strict=True):
                 for routes in (instance_routes, run_routes, overview_routes):
-                    patch.setattr(routes, "PageHook", site.hook)
+                    patch.setattr(routes, "page_client", site.client)
                 page(site, turn)
                 site.recorder.drain()
                 page(site, turn)

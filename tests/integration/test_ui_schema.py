@@ -43,7 +43,7 @@ KNOWN = {
     "run_id": [HIDDEN.run_id, OWN.run_id, f"{OWN.run_id}/tasks/x"],
     "task_id": [HIDDEN.task_id, OWN.task_id],
     "map_index": [-1],
-    "name": ["common.js", "horsies.css"],
+    "name": ["run.js", "common/dom.js", "styles/base.css"],
     "path": ["", "api/tasks", "api/meta"],
     "position": [0, 1, 2, 3],
     "life": [1],

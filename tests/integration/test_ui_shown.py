@@ -20,6 +20,7 @@ from airflow.sdk.execution_time.task_runner import _serialize_template_field
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.models import AirflowTry, TaskInstanceKey, TaskSpec, TaskState
+from tests.integration.asynchronous import ask
 from tests.integration.conftest import MakeHook
 from tests.integration.releases import MOVED
 from tests.integration.test_attempts import begin_attempt, end_attempt, write_lines, write_progress
@@ -28,7 +29,7 @@ from tests.integration.ui_site import PAGES, Fields, Site, add_try, api_path, su
 with warnings.catch_warnings():
     # Airflow's security module brings Starlette's test client along, which warns of the httpx it finds.
     warnings.simplefilter("ignore")
-    from airflow_horsies.ui.overview_routes import SHARED_SECONDS
+    from airflow_horsies.ui.routes.overview import SHARED_SECONDS
 
 pytestmark = [pytest.mark.parametrize("release", [MOVED], indirect=True), pytest.mark.usefixtures("of_site")]
 
@@ -44,7 +45,7 @@ def instance() -> TaskInstanceKey:
 
 def send(hook: HorsiesHook, instance: TaskInstanceKey, try_number: int = 1, **kwargs: Any) -> str:
     spec = TaskSpec(task_name="add", kwargs=kwargs)
-    return hook.submit(spec, instance, AirflowTry(try_number=try_number)).task_id
+    return hook.submit_task(spec, instance, AirflowTry(try_number=try_number)).task_id
 
 
 def now() -> datetime:
@@ -78,7 +79,7 @@ def test_items_of_a_batch_that_airflow_cuts_are_hidden(
     connected: Site, hook: HorsiesHook, instance: TaskInstanceKey, postgres: EmbeddedPostgres
 ) -> None:
     items = [{"part": part, "place": "here", "login": SECRET} for part in range(200)]
-    hook.submit_many([TaskSpec(task_name="add", kwargs=each) for each in items], instance, AirflowTry(try_number=1))
+    hook.submit_tasks([TaskSpec(task_name="add", kwargs=each) for each in items], instance, AirflowTry(try_number=1))
     add_try(postgres, instance, try_number=1, started_at=now(), rendered=as_airflow_keeps(items=items))
     answer = connected.ask(api_path(instance, "/values?position=150")).json()
     assert json.loads(answer["kwargs"]) == {"part": 150, "place": "here", "login": "(hidden)"}
@@ -181,25 +182,28 @@ def test_what_another_deployment_submitted_is_neither_shown_nor_cancelled(
         api_path(instance, "/cancel"), "admin", "POST", json={}, headers={"origin": connected.origin}
     )
     assert cancelled.status_code == 404
-    assert hook.get_task(task_id).state is TaskState.PENDING
+    assert hook.read_task(task_id).state is TaskState.PENDING
     assert connected.ask(f"{PAGES}/api/dags/sales/gantt/{instance.run_id}").json()["rows"] == []
     time.sleep(SHARED_SECONDS)
     assert connected.ask(f"{PAGES}/api/overview", "admin").json()["activity"] == []
 
 
-def test_sensors_leave_what_another_deployment_submitted_alone(hook: HorsiesHook, instance: TaskInstanceKey) -> None:
+def test_sensors_leave_what_another_deployment_submitted_alone(make_hook: MakeHook, instance: TaskInstanceKey) -> None:
+    """A hook keeps the address of the deployment that it first worked in."""
     with submitting_as("http://another.test"):
+        hook = make_hook()
         (task_id,) = submit(hook, instance)
-        assert [each.horsies_task_id for each in hook.submissions_of(instance)] == [task_id]
-    assert hook.submissions_of(instance) == []
-    assert asyncio.run(hook.submissions_of_async(instance)) == []
+        assert [each.horsies_task_id for each in hook.read_submissions(instance)] == [task_id]
+    hook = make_hook()
+    assert hook.read_submissions(instance) == []
+    assert asyncio.run(ask(hook, "read_submissions", instance)) == []
     # A component without an address of its own has the namespace to go by.
     with submitting_as(""):
-        assert [each.horsies_task_id for each in hook.submissions_of(instance)] == [task_id]
+        assert [each.horsies_task_id for each in make_hook().read_submissions(instance)] == [task_id]
 
 
 def test_tasks_without_a_record_are_shown_to_readers_of_the_connection_only(connected: Site, hook: HorsiesHook) -> None:
-    hook.enqueue(TaskSpec(task_name="told_by_a_notifier"))
+    hook.enqueue_task(TaskSpec(task_name="told_by_a_notifier"))
     time.sleep(SHARED_SECONDS)
     for user, is_shown in (("viewer", False), ("writer", False), ("op", True), ("admin", True)):
         answer = connected.ask(f"{PAGES}/api/overview", user)
@@ -212,11 +216,11 @@ def test_a_batch_that_shrank_after_a_clear_is_shown_as_it_is_now(
     hook = make_hook(served_database)
     site.connect(fields(served_database))
     failing = [TaskSpec(task_name="blow_up", kwargs={"text": f"no {n}"}) for n in range(4)]
-    ids = [sent.task_id for sent in hook.submit_many(failing, instance, AirflowTry(try_number=1))]
+    ids = [sent.task_id for sent in hook.submit_tasks(failing, instance, AirflowTry(try_number=1))]
     hook.wait(ids, timeout_seconds=60)
     assert [each["items"] for each in failures_of(site, instance)] == [4]
     good = [TaskSpec(task_name="add", kwargs={"a": n, "b": 1}) for n in range(2)]
-    ids = [sent.task_id for sent in hook.submit_many(good, instance, AirflowTry(clear_number=1, try_number=2))]
+    ids = [sent.task_id for sent in hook.submit_tasks(good, instance, AirflowTry(clear_number=1, try_number=2))]
     hook.wait(ids, timeout_seconds=60)
     shown = site.ask(api_path(instance)).json()
     assert (shown["positions"], shown["counts"]) == (2, {"COMPLETED": 2})
@@ -249,7 +253,7 @@ def test_the_database_sorts_items_as_a_person_would(
     specs = [TaskSpec(task_name=name, kwargs=kwargs) for name, kwargs in zip(names, given, strict=True)]
     # One that waits for a worker knows nothing of most columns.
     specs += [TaskSpec(task_name="add", kwargs={"a": 1, "b": 1}, delay=timedelta(hours=1))] * 2
-    ids = [sent.task_id for sent in hook.submit_many(specs, instance, AirflowTry(try_number=1))]
+    ids = [sent.task_id for sent in hook.submit_tasks(specs, instance, AirflowTry(try_number=1))]
     hook.wait(ids[:5], timeout_seconds=60)
     items = site.ask(api_path(instance, "/items")).json()["items"]
     for descending in (False, True):

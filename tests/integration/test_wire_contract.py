@@ -28,7 +28,7 @@ def hook(make_hook: MakeHook, served_database: str) -> HorsiesHook:
 
 
 def run(hook: HorsiesHook, task_name: str, /, **given: Any) -> TaskView:
-    task_id = hook.enqueue(TaskSpec(task_name=task_name, **given))
+    task_id = hook.enqueue_task(TaskSpec(task_name=task_name, **given))
     (task,) = hook.wait([task_id], timeout_seconds=SECONDS, poll_seconds=5)
     assert task.id == task_id
     return task
@@ -117,8 +117,8 @@ def test_killed_worker_is_noticed_by_another_which_runs_the_task_again(
     hook = make_hook(database)
     policy = RetryPolicy.fixed([1], auto_retry_for=["WORKER_CRASHED"], jitter=False)
     with make_worker(postgres, database, release, tmp_path) as doomed:
-        task_id = hook.enqueue(TaskSpec(task_name="sleep", kwargs={"seconds": 3}, retry_policy=policy))
-        while hook.get_task(task_id).state is not TaskState.RUNNING:
+        task_id = hook.enqueue_task(TaskSpec(task_name="sleep", kwargs={"seconds": 3}, retry_policy=policy))
+        while hook.read_task(task_id).state is not TaskState.RUNNING:
             time.sleep(0.05)
         for process in [psutil.Process(doomed.process.pid), *psutil.Process(doomed.process.pid).children(True)]:
             process.kill()
@@ -145,10 +145,10 @@ def test_delayed_task_starts_no_earlier_than_asked(hook: HorsiesHook) -> None:
 
 
 def test_pending_task_is_cancelled_once(hook: HorsiesHook) -> None:
-    task_id = hook.enqueue(TaskSpec(task_name="add", kwargs={"a": 1, "b": 1}, delay=timedelta(seconds=60)))
-    assert hook.cancel(task_id) is CancelOutcome.CANCELLED
-    assert hook.cancel(task_id) is CancelOutcome.ALREADY_CANCELLED
-    task = hook.get_task(task_id)
+    task_id = hook.enqueue_task(TaskSpec(task_name="add", kwargs={"a": 1, "b": 1}, delay=timedelta(seconds=60)))
+    assert hook.cancel_task(task_id) is CancelOutcome.CANCELLED
+    assert hook.cancel_task(task_id) is CancelOutcome.ALREADY_CANCELLED
+    task = hook.read_task(task_id)
     assert (task.state, task.error_code, task.result, task.attempts) == (
         TaskState.CANCELLED,
         "TASK_CANCELLED",
@@ -158,14 +158,14 @@ def test_pending_task_is_cancelled_once(hook: HorsiesHook) -> None:
 
 
 def test_running_task_can_be_cancelled_and_a_finished_one_is_left_alone(hook: HorsiesHook) -> None:
-    task_id = hook.enqueue(TaskSpec(task_name="sleep", kwargs={"seconds": 2}))
-    while hook.get_task(task_id).state is not TaskState.RUNNING:
+    task_id = hook.enqueue_task(TaskSpec(task_name="sleep", kwargs={"seconds": 2}))
+    while hook.read_task(task_id).state is not TaskState.RUNNING:
         time.sleep(0.05)
-    assert hook.cancel(task_id) is CancelOutcome.CANCELLED
+    assert hook.cancel_task(task_id) is CancelOutcome.CANCELLED
     (task,) = hook.wait([task_id], timeout_seconds=SECONDS)
     assert task.state is TaskState.CANCELLED
     done = run(hook, "add", kwargs={"a": 1, "b": 1})
-    assert hook.cancel(done.id) is CancelOutcome.ALREADY_FINISHED
+    assert hook.cancel_task(done.id) is CancelOutcome.ALREADY_FINISHED
 
 
 def test_unknown_task_name_fails_with_a_code_of_its_own(hook: HorsiesHook) -> None:
@@ -204,28 +204,28 @@ def test_timeout_ends_an_attempt_that_runs_too_long(hook: HorsiesHook) -> None:
 
 def test_priority_decides_who_is_first(hook: HorsiesHook) -> None:
     add = {"task_name": "add", "kwargs": {"a": 1, "b": 1}}
-    ids = hook.enqueue_many([TaskSpec(**add, priority=90), TaskSpec(**add, priority=10)])
+    ids = hook.enqueue_tasks([TaskSpec(**add, priority=90), TaskSpec(**add, priority=10)])
     late_task, early_task = hook.wait(ids, timeout_seconds=SECONDS)
     assert early_task.attempts[0].started_at < late_task.attempts[0].started_at
 
 
 def test_many_tasks_sent_at_once_all_run(hook: HorsiesHook) -> None:
-    ids = hook.enqueue_many(TaskSpec(task_name="add", kwargs={"a": n, "b": 1}) for n in range(50))
+    ids = hook.enqueue_tasks(TaskSpec(task_name="add", kwargs={"a": n, "b": 1}) for n in range(50))
     tasks = hook.wait(ids, timeout_seconds=SECONDS)
     assert [task.result and task.result.ok for task in tasks] == list(range(1, 51))
 
 
 def test_given_id_runs_once_and_other_arguments_under_it_are_refused(hook: HorsiesHook) -> None:
     spec = TaskSpec(task_name="add", kwargs={"a": 1, "b": 1}, task_id=str(uuid.uuid4()))
-    assert hook.enqueue(spec) == spec.task_id
-    assert hook.enqueue(spec) == spec.task_id
+    assert hook.enqueue_task(spec) == spec.task_id
+    assert hook.enqueue_task(spec) == spec.task_id
     hook.wait([spec.task_id], timeout_seconds=SECONDS)
-    assert hook.enqueue(spec) == spec.task_id
-    with pytest.raises(TaskIdTaken, match="exists already"):
-        hook.enqueue(replace(spec, kwargs={"a": 1, "b": 2}))
-    with pytest.raises(TaskIdTaken, match="nothing was sent"):
-        hook.enqueue_many([TaskSpec(task_name="add", kwargs={"a": 5, "b": 5}), spec])
-    assert len(hook.attempts(spec.task_id)) == 1
+    assert hook.enqueue_task(spec) == spec.task_id
+    with pytest.raises(TaskIdTaken, match="already exists"):
+        hook.enqueue_task(replace(spec, kwargs={"a": 1, "b": 2}))
+    with pytest.raises(TaskIdTaken, match="Nothing was sent"):
+        hook.enqueue_tasks([TaskSpec(task_name="add", kwargs={"a": 5, "b": 5}), spec])
+    assert len(hook.read_task(spec.task_id).attempts) == 1
     assert hook.list_tasks(states={TaskState.PENDING}, task_name="add", queue="default").tasks == ()
 
 
@@ -233,16 +233,16 @@ def test_idempotency_key_sends_once_where_horsies_keeps_keys(hook: HorsiesHook, 
     spec = TaskSpec(task_name="add", kwargs={"a": 1, "b": 1}, idempotency_key="order-7")
     if not keeps_history(release):
         with pytest.raises(InvalidTask, match=r"idempotency_key: needs horsies 0\.5"):
-            hook.enqueue(spec)
+            hook.enqueue_task(spec)
         return
-    task_id = hook.enqueue(spec)
-    assert hook.enqueue(spec) == task_id
+    task_id = hook.enqueue_task(spec)
+    assert hook.enqueue_task(spec) == task_id
     hook.wait([task_id], timeout_seconds=SECONDS)
-    assert hook.enqueue(spec) == task_id
+    assert hook.enqueue_task(spec) == task_id
     with pytest.raises(TaskIdTaken, match="other arguments"):
-        hook.enqueue(replace(spec, kwargs={"a": 2, "b": 2}))
-    with pytest.raises(TaskIdTaken, match="was used before"):
-        hook.enqueue_many([spec])
+        hook.enqueue_task(replace(spec, kwargs={"a": 2, "b": 2}))
+    with pytest.raises(TaskIdTaken, match="already in use by task"):
+        hook.enqueue_tasks([spec])
 
 
 def test_arguments_are_kept_with_a_failed_task_where_the_sender_asks(hook: HorsiesHook) -> None:
@@ -251,11 +251,11 @@ def test_arguments_are_kept_with_a_failed_task_where_the_sender_asks(hook: Horsi
 
 
 def test_queue_and_worker_tell_who_serves_what(hook: HorsiesHook) -> None:
-    hook.enqueue(TaskSpec(task_name="add", kwargs={"a": 1, "b": 1}, queue="nobody"))
-    queues = {queue.queue: queue for queue in hook.queues()}
+    hook.enqueue_task(TaskSpec(task_name="add", kwargs={"a": 1, "b": 1}, queue="nobody"))
+    queues = {queue.queue: queue for queue in hook.read_queues()}
     assert queues["default"].served_by == 1
     assert (queues["nobody"].ready, queues["nobody"].served_by) == (1, 0)
-    (worker,) = [worker for worker in hook.workers() if worker.alive]
+    (worker,) = [worker for worker in hook.read_workers() if worker.alive]
     assert worker.queues == ("default",)
     healthy, message = hook.test_connection()
     assert healthy
@@ -265,5 +265,5 @@ def test_queue_and_worker_tell_who_serves_what(hook: HorsiesHook) -> None:
 def test_retention_class_must_exist(hook: HorsiesHook) -> None:
     before = hook.list_tasks(limit=1)
     with pytest.raises(InvalidTask, match="retention"):
-        hook.enqueue(TaskSpec(task_name="nothing", retention="no_such_class"))
+        hook.enqueue_task(TaskSpec(task_name="nothing", retention="no_such_class"))
     assert hook.list_tasks(limit=1) == before

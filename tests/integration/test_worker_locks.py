@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 import psycopg
 import pytest
 
-from airflow_horsies.database import Limits
+from airflow_horsies.db.limits import Limits
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.ledger.pruning import PruneRule
@@ -19,7 +19,7 @@ from airflow_horsies.ledger.schema import migrate
 
 pytest.importorskip("horsies")
 
-from airflow_horsies.worker import housekeeping
+from airflow_horsies.client import reporting
 from airflow_horsies.worker import reporter as reporter_module
 from airflow_horsies.worker.attempt import Assignment, RunningAttempt
 from airflow_horsies.worker.housekeeping import Housekeeper
@@ -32,15 +32,14 @@ QUICK = Limits(lock_seconds=0.3, statement_seconds=0.6)
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in life, only much faster."""
-    monkeypatch.setattr(reporter_module, "LIMITS", QUICK)
+    monkeypatch.setattr(reporting, "LIMITS", QUICK)
     monkeypatch.setattr(reporter_module, "ANSWER_SECONDS", 1.0)
     monkeypatch.setattr(reporter_module, "RETRY_SECONDS", 0.2)
-    monkeypatch.setattr(housekeeping, "LIMITS", QUICK)
 
 
 @pytest.fixture
 def url(hook: HorsiesHook, postgres: EmbeddedPostgres, database: str) -> str:
-    hook.run_script(migrate)
+    hook.client.run(migrate)
     info = postgres.conninfo(database)
     return f"postgresql://{info['user']}:{info['password']}@{info['host']}:{info['port']}/{database}"
 
@@ -97,7 +96,7 @@ def test_housekeeping_gives_up_where_a_table_is_locked(
     # Whoever waits without a limit has the lock after a while, and says nothing.
     end_of_lock = threading.Timer(5.0, locker.rollback)
     end_of_lock.start()
-    housekeeper.keep_house()
+    housekeeper.prune_tables()
     end_of_lock.cancel()
     assert ["lock timeout" in record.message for record in caplog.records] == [True]
     assert waiting_backends(watcher) == 0

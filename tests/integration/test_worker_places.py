@@ -92,7 +92,7 @@ def test_an_executor_without_memory_says_so(on_cluster: Rig) -> None:
 def test_cancel_reaches_the_executors(on_cluster: Rig) -> None:
     task_id = on_cluster.send("long_spark", parts=60)
     on_cluster.until(lambda: on_cluster.progress(task_id), "work on the executors")
-    on_cluster.hook.cancel(task_id)
+    on_cluster.hook.cancel_task(task_id)
     on_cluster.until(lambda: on_cluster.records(task_id)[0].finished_at, "the end of the attempt")
     assert on_cluster.ok("active_jobs") == 0
 
@@ -123,7 +123,7 @@ def test_errors_behind_connect_have_the_same_codes(on_connect: Rig, how: str, co
 def test_cancel_reaches_the_connect_server(on_connect: Rig) -> None:
     task_id = on_connect.send("long_spark", parts=60)
     on_connect.until(lambda: on_connect.progress(task_id), "progress of the server")
-    on_connect.hook.cancel(task_id)
+    on_connect.hook.cancel_task(task_id)
     record = on_connect.until(
         lambda: next((each for each in on_connect.records(task_id) if each.finished_at), None), "the end"
     )

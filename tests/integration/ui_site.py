@@ -18,6 +18,7 @@ import psycopg
 import pytest
 from airflow.models.dag import DagModel
 from airflow.models.dagbundle import DagBundleModel
+from jsonschema import Draft202012Validator
 from psycopg.types.json import Json
 from sqlalchemy import NullPool, create_engine
 from sqlalchemy.orm import Session
@@ -27,6 +28,7 @@ from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.embedded.process import GuardedProcess
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.models import AirflowTry, Report, TaskInstanceKey, TaskSpec
+from tests.docs.payload_types import answer_schema
 
 HERE = Path(__file__).parent
 BASE_PATH = "/team/airflow"
@@ -58,6 +60,8 @@ MONDAY = datetime(2026, 1, 5, tzinfo=UTC)
 REPORT = Report(name="reliability", period_start=MONDAY, period_end=MONDAY + timedelta(days=7), location="/reports")
 
 Fields = Callable[..., dict[str, Any]]
+# Every answer is one of the payloads.
+ANSWERS = Draft202012Validator(answer_schema())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +107,10 @@ class Site:
         # What an earlier answer set would make somebody of nobody.
         self._client.cookies.clear()
         who = self.cookie(user) if with_cookie and user is not None else self.bearer(user)
-        return self._client.request(method, path, headers={**who, **(headers or {})}, **given)
+        answer = self._client.request(method, path, headers={**who, **(headers or {})}, **given)
+        if path.startswith(f"{PAGES}/api/") and answer.content and "json" in answer.headers.get("content-type", ""):
+            ANSWERS.validate(answer.json())
+        return answer
 
     def ask_as_is(self, target: str, user: str | None, method: str = "GET", **headers: str) -> tuple[int, str]:
         """With a path that no client makes tidy."""
@@ -261,7 +268,7 @@ def plant(hook: HorsiesHook, instance: TaskInstanceKey, mark: str) -> tuple[str,
         TaskSpec(task_name="fail", kwargs={"code": f"{mark}_code".upper()}),
         TaskSpec(task_name=f"{mark}_name", kwargs={"value": f"{mark} argument"}),
     ]
-    ids = tuple(sent.task_id for sent in hook.submit_many(specs, instance, AirflowTry(try_number=1)))
+    ids = tuple(sent.task_id for sent in hook.submit_tasks(specs, instance, AirflowTry(try_number=1)))
     hook.wait(list(ids), timeout_seconds=60)
     for task_id in ids:
         begin_attempt(hook, task_id, hostname=f"{mark}-host")
@@ -274,5 +281,5 @@ def plant(hook: HorsiesHook, instance: TaskInstanceKey, mark: str) -> tuple[str,
 def submit(hook: HorsiesHook, instance: TaskInstanceKey = INSTANCE, *, count: int = 1, life: int = 1) -> list[str]:
     specs = [TaskSpec(task_name="add", kwargs={"a": n, "b": "the-argument"}) for n in range(count)]
     return [
-        sent.task_id for sent in hook.submit_many(specs, instance, AirflowTry(clear_number=life - 1, try_number=life))
+        sent.task_id for sent in hook.submit_tasks(specs, instance, AirflowTry(clear_number=life - 1, try_number=life))
     ]

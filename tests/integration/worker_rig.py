@@ -12,6 +12,7 @@ import psutil
 import pytest
 from airflow.sdk import Connection
 
+from airflow_horsies.client.ledger import migrate_ledger
 from airflow_horsies.embedded.java import find_java_home
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.embedded.worker import SPARK_WORKER, HorsiesWorker
@@ -75,12 +76,12 @@ class Rig:
         self, name: str, /, *, retry_for: list[str] | None = None, spec: dict[str, Any] | None = None, **given: Any
     ) -> str:
         policy = RetryPolicy.fixed([1], auto_retry_for=retry_for, jitter=False) if retry_for else None
-        return self.hook.enqueue(TaskSpec(task_name=name, kwargs=given, retry_policy=policy, **(spec or {})))
+        return self.hook.enqueue_task(TaskSpec(task_name=name, kwargs=given, retry_policy=policy, **(spec or {})))
 
     def start(self) -> None:
         self.worker.start()
         self.worker.wait_live()
-        self.hook.ensure_ledger()
+        migrate_ledger(self.hook.client)
 
     def run(self, name: str, /, **given: Any) -> TaskView:
         return self.wait(self.send(name, **given))
@@ -97,7 +98,7 @@ class Rig:
 
     def lines(self, task_id: str) -> list[LogLine]:
         lines: list[LogLine] = []
-        while more := self.hook.logs(task_id, after=lines[-1].cursor if lines else None):
+        while more := self.hook.read_lines(task_id, after=lines[-1].cursor if lines else None):
             lines += more
         return lines
 
@@ -105,10 +106,10 @@ class Rig:
         return [line.text for line in self.lines(task_id)]
 
     def records(self, task_id: str) -> tuple[AttemptRecord, ...]:
-        return self.hook._session.run(lambda: ledger.read_attempts([task_id])).get(task_id, ())
+        return self.hook.client.session.run(lambda: ledger.read_attempts([task_id])).get(task_id, ())
 
     def progress(self, task_id: str) -> Progress | None:
-        return self.hook._session.run(lambda: ledger.read_progress([task_id])).get(task_id)
+        return self.hook.client.session.run(lambda: ledger.read_progress([task_id])).get(task_id)
 
     def until(self, holds: Callable[[], Any], what: str) -> Any:
         give_up = time.monotonic() + WAIT_SECONDS
@@ -118,7 +119,7 @@ class Rig:
         return found
 
     def until_running(self, task_id: str) -> None:
-        self.until(lambda: self.hook.get_states([task_id])[task_id] is TaskState.RUNNING, "the start")
+        self.until(lambda: self.hook.read_states([task_id])[task_id] is TaskState.RUNNING, "the start")
         self.until(lambda: self.records(task_id), "the record of the start")
 
     def family(self) -> list[psutil.Process]:
@@ -154,4 +155,4 @@ def make_rig(postgres: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactor
     for rig in made:
         rig.hook.close()
         rig.worker.stop()
-        postgres.drop_database(rig.hook._postgres.connect_args["dbname"])
+        postgres.drop_database(rig.hook.settings.database.connect_args["dbname"])

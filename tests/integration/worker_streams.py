@@ -21,7 +21,7 @@ def assert_is_cancelled_with_its_task(rig: Rig, folder: Path) -> None:
     # Most of the time it has no job that could be cancelled.
     task_id = rig.send("watch_stream", folder=str(folder), every="1 minute", seconds=60)
     rig.until(lambda: "the stream writes" in rig.texts(task_id), "the first file")
-    rig.hook.cancel(task_id)
+    rig.hook.cancel_task(task_id)
     rig.until(lambda: any(record.finished_at for record in rig.records(task_id)), "the end of the attempt")
     texts = rig.texts(task_id)
     assert "the stream has ended" in texts, texts

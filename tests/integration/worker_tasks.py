@@ -132,9 +132,17 @@ def watch_stream(spark: SparkSession, *, folder: str, every: str = "100 millisec
     finally:
         if seconds:
             give_up = time.monotonic() + 5
-            while stream.isActive and time.monotonic() < give_up:
+            while _is_active(stream) and time.monotonic() < give_up:
                 time.sleep(0.05)
-            print("the stream", "runs on" if stream.isActive else "has ended")
+            print("the stream", "runs on" if _is_active(stream) else "has ended")
+
+
+def _is_active(stream: Any) -> bool:
+    try:
+        return bool(stream.isActive)
+    except Exception:
+        # The question itself was interrupted, as everything is that the session has the server do.
+        return True
 
 
 @spark_task(app, "views")

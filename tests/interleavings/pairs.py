@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from airflow_horsies.client.ledger import change_base_url, migrate_ledger
 from airflow_horsies.exceptions import NamespaceTaken, StaleSubmission, TaskNotFound
 from airflow_horsies.ledger.pruning import PruneRule, prune_page
 from airflow_horsies.ledger.schema import latest_version
@@ -140,7 +141,7 @@ def submit(
         run_started_at=run,
         run_key=run.isoformat(),
     )
-    results = hook.submit_many([stage.spec(work, idempotency_key=key) for work in works], instance, tried)
+    results = hook.submit_tasks([stage.spec(work, idempotency_key=key) for work in works], instance, tried)
     return Sent(instance, works, tuple(results))
 
 
@@ -150,32 +151,32 @@ def submitting(*works: str, **fields: Any) -> Callable[[Actor, Stage, Any], Sent
 
 def submitting_from(address: str, *works: str, **fields: Any) -> Callable[[Actor, Stage, Any], Sent]:
     def run(actor: Actor, stage: Stage, given: Any) -> Sent:
-        actor.hook.address = address
+        actor.place(address)
         return submit(actor.hook, stage, *works, **fields)
 
     return run
 
 
 def cancelling(actor: Actor, stage: Stage, sent: Sent) -> Any:
-    return actor.hook.cancel_many(sent.ids)
+    return actor.hook.cancel_tasks(sent.ids)
 
 
 def releasing(actor: Actor, stage: Stage, sent: Sent) -> Any:
     """The task instance that sent them no longer wants them."""
-    return actor.hook.release(sent.ids, sent.instance)
+    return actor.hook.client.release_tasks(sent.ids, sent.instance)
 
 
 def timing_out(actor: Actor, stage: Stage, sent: Sent) -> Any:
     """The first try gives up of its own accord."""
-    return actor.hook.release(sent.ids, sent.instance, try_number=1)
+    return actor.hook.client.release_tasks(sent.ids, sent.instance, try_number=1)
 
 
 def releasing_by_other(actor: Actor, stage: Stage, sent: Sent) -> Any:
-    return actor.hook.release(sent.ids, OTHER)
+    return actor.hook.client.release_tasks(sent.ids, OTHER)
 
 
 def cancelling_backwards(actor: Actor, stage: Stage, sent: Sent) -> Any:
-    return actor.hook.cancel_many(reversed(sent.ids))
+    return actor.hook.cancel_tasks(reversed(sent.ids))
 
 
 def completing(actor: Actor, stage: Stage, sent: Sent) -> str:
@@ -200,20 +201,20 @@ def claiming(actor: Actor, stage: Stage, sent: Sent) -> int:
 
 def pruning(actor: Actor, stage: Stage, given: Any) -> int:
     """One page, which is one transaction."""
-    page = actor.hook._write(lambda wire: prune_page(wire, PruneRule(), after=None))
+    page = actor.hook.client.write(lambda wire: prune_page(wire, PruneRule(), after=None))
     return page.submissions
 
 
 def migrating(actor: Actor, stage: Stage, given: Any) -> int:
-    return len(actor.hook.ensure_ledger())
+    return len(migrate_ledger(actor.hook.client))
 
 
 def moving(actor: Actor, stage: Stage, given: Any) -> int:
-    return actor.hook.change_base_url(old=ADDRESS, new=NEW_ADDRESS)
+    return change_base_url(actor.hook.client, old=ADDRESS, new=NEW_ADDRESS)
 
 
 def enqueueing(**fields: Any) -> Callable[[Actor, Stage, Any], str]:
-    return lambda actor, stage, given: actor.hook.enqueue(stage.spec("x", **fields))
+    return lambda actor, stage, given: actor.hook.enqueue_task(stage.spec("x", **fields))
 
 
 # -- start states -----------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -15,8 +15,9 @@ import psycopg
 from airflow.sdk import Connection
 from psycopg import sql
 
-from airflow_horsies import database
-from airflow_horsies.database import Database
+from airflow_horsies.client.ledger import migrate_ledger
+from airflow_horsies.db import session
+from airflow_horsies.db.connection import Database
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.ledger.schema import migrations
@@ -64,16 +65,6 @@ RESET = sql.SQL("SELECT kept.reset()")
 LOCKS = "SELECT locktype, mode FROM pg_locks WHERE pid = ANY(%s) AND locktype <> 'virtualxid'"
 
 
-class PlacedHook(HorsiesHook):
-    """A hook of the deployment at an address."""
-
-    address = ADDRESS
-
-    @property
-    def base_url(self) -> str:
-        return self.address
-
-
 class SteppedDatabase(Database):
     """Its connections stop before each step."""
 
@@ -86,28 +77,35 @@ class SteppedDatabase(Database):
 class Actor:
     """One of the two writers: a hook, or a worker of horsies, whose connection stops before each step."""
 
-    def __init__(self, name: str, hook: PlacedHook, release: str, schema: Schema) -> None:
+    def __init__(self, name: str, hook: HorsiesHook, release: str, schema: Schema) -> None:
         self.gate = Gate(name, label_of)
         self.schema = schema
         self.hook = hook
         self._release = release
         self._worker: SteppedConnection | None = None
-        stepped = SteppedDatabase(connect_args=hook.connect_args, listen_args=hook.connect_args)
+        stepped = SteppedDatabase(
+            connect_args=hook.settings.database.connect_args, listen_args=hook.settings.database.connect_args
+        )
         object.__setattr__(stepped, "gate", self.gate)
-        hook.__dict__["_postgres"] = stepped
+        hook.__dict__["settings"] = replace(hook.settings, database=stepped)
 
     def begin(self, *, knows_ledger: bool, joined: frozenset[str]) -> None:
         """As a process that has just begun, or one that has looked at the ledger before."""
         self.gate.joined = joined
-        known = self.hook._known_schema
-        known._schema, known._found_at = self.schema, math.inf
-        self.hook._ledger_is_current = knows_ledger
-        self.hook.address = ADDRESS
+        client = self.hook.client
+        client._known._schema, client._known._found_at = self.schema, math.inf
+        client.scope.ledger_is_current = knows_ledger
+        self.place(ADDRESS)
+
+    def place(self, address: str) -> None:
+        """The hook is one of the deployment at that address."""
+        scope = self.hook.client.scope
+        scope.settings = replace(scope.settings, base_url=address)
 
     def upstream(self) -> Upstream:
         """The worker."""
         if self._worker is None:
-            self._worker = self.gate.connect(**self.hook.connect_args)
+            self._worker = self.gate.connect(**self.hook.settings.database.connect_args)
         return Upstream(self._worker, self._release)
 
     def close(self) -> None:
@@ -161,7 +159,7 @@ class Stage:
         self.watcher.execute("SET session_replication_role = replica")
         self.watcher.execute("CREATE SCHEMA IF NOT EXISTS kept")
         self.plain = self._make_hook()
-        schema = self.plain.horsies_schema
+        schema = self.plain.client.schema
         self.actors = {name: Actor(name, self._make_hook(), self.release, schema) for name in NAMES}
         self._reset: sql.Composable = RESET
 
@@ -178,8 +176,8 @@ class Stage:
     def begin(self, given: Callable[[Stage], Any]) -> Any:
         """Make the start state and keep a copy of it."""
         self._forget_all()
-        self.plain._ledger_is_current = False
-        self.plain.ensure_ledger()
+        self.plain.client.scope.ledger_is_current = False
+        migrate_ledger(self.plain.client)
         handed = given(self)
         self.plain.close()
         self._keep()
@@ -188,7 +186,7 @@ class Stage:
     def begin_with_ledger(self, version: int) -> None:
         """An earlier version of the ledger, empty, is what each order begins with."""
         self._forget_all()
-        self.plain.ensure_ledger()
+        migrate_ledger(self.plain.client)
         parts = ["DROP SCHEMA IF EXISTS airflow_horsies CASCADE", "DELETE FROM horsies_tasks"]
         for migration in migrations()[:version]:
             number, name = migration.version, migration.name
@@ -230,7 +228,7 @@ class Stage:
     def _work(self, mark: object) -> str:
         return self.works.get(bytes(mark) if isinstance(mark, memoryview) else mark, "unknown")
 
-    def _make_hook(self) -> PlacedHook:
+    def _make_hook(self) -> HorsiesHook:
         info = self.postgres.conninfo(self.name)
         connection = Connection(
             conn_id="horsies_orders",
@@ -241,7 +239,9 @@ class Stage:
             password=info["password"],
             schema=info["dbname"],
         )
-        return PlacedHook("horsies_orders", connection=connection)
+        hook = HorsiesHook("horsies_orders", connection=connection)
+        hook.__dict__["settings"] = replace(hook.settings, base_url=ADDRESS)
+        return hook
 
     def _tables(self) -> list[tuple[str, str]]:
         return self.watcher.execute(TABLES).fetchall()
@@ -287,7 +287,7 @@ def staged(postgres: EmbeddedPostgres, release: str, folder: Path) -> Iterator[S
 @contextmanager
 def without_pauses() -> Iterator[None]:
     """What is run again is run again at once."""
-    with patch.object(database, "RERUN_PAUSES_SECONDS", (0.0,) * len(database.RERUN_PAUSES_SECONDS)):
+    with patch.object(session, "RERUN_PAUSES_SECONDS", (0.0,) * len(session.RERUN_PAUSES_SECONDS)):
         yield
 
 

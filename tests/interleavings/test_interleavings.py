@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from airflow_horsies import database
+from airflow_horsies.db import errors
+from airflow_horsies.db.statement import sql_text
 from airflow_horsies.ledger import cancelling, submitting
-from airflow_horsies.wire.statement import sql_text
 from tests.integration.releases import IN_PLACE, MOVED
 from tests.interleavings.pairs import PAIRS, Pair
 from tests.interleavings.stage import Stage
@@ -93,7 +93,7 @@ def test_matching_the_items_of_a_batch_by_their_position_is_noticed(
         yield from ()
         return {row["position"]: row for row in newest if row["position"] < len(tasks)}
 
-    monkeypatch.setattr(submitting, "_match", by_position)
+    monkeypatch.setattr(submitting, "match_items", by_position)
     told = _first_violation(stage_of(MOVED), "batch and reordered batch")
     assert "b asked for z and was told of a task of x" in told
 
@@ -101,6 +101,6 @@ def test_matching_the_items_of_a_batch_by_their_position_is_noticed(
 def test_giving_up_where_a_script_has_to_run_again_is_noticed(
     stage_of: StageOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "RERUN_SQLSTATES", frozenset())
+    monkeypatch.setattr(errors, "RERUN_SQLSTATES", frozenset())
     told = _first_violation(stage_of(MOVED), "cancel and fail")
     assert "deadlock detected" in told

@@ -9,8 +9,8 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any, Generic, TypeVar
 
+from airflow_horsies.db.statement import Rows, Script, Statement
 from airflow_horsies.wire.schema import Generation, Schema
-from airflow_horsies.wire.statement import Rows, Script, Statement
 
 T = TypeVar("T")
 

@@ -1,22 +1,25 @@
-"""The table of the README is that of the results, and every figure is one that is known."""
+"""The tables of the README and of the site are those of the results, and every figure is one that is known."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.__main__ import BEGIN, END, README, RESULTS, table
+from benchmarks.__main__ import BEGIN, END, PAGE, README, RESULTS, short_table, table
 from benchmarks.figures import AIMS, Aim, ratio, take_turns
 
 META: dict[str, Any] = {"date": "2026-01-01", "machine": "a machine", "versions": {"horsies": "1"}}
 
 
-def test_readme_holds_the_table_of_the_results() -> None:
-    _, rest = README.read_text().split(BEGIN)
+@pytest.mark.parametrize(("path", "make"), [(PAGE, table), (README, short_table)], ids=["page", "README"])
+def test_table_is_that_of_the_results(path: Path, make: Callable[[dict[str, Any]], str]) -> None:
+    _, rest = path.read_text().split(BEGIN)
     shown = rest.split(END)[0].strip()
-    assert shown == table(json.loads(RESULTS.read_text()))
+    assert shown == make(json.loads(RESULTS.read_text())), "run 'python -m benchmarks --table'"
 
 
 def test_results_are_flat_and_known() -> None:

@@ -11,7 +11,7 @@ from airflow_horsies.decorators import horsies_task
 from airflow_horsies.exceptions import InvalidTask
 from airflow_horsies.models import RetryPolicy
 from airflow_horsies.operators import HorsiesOperator
-from airflow_horsies.task_operator import HorsiesTaskOperator
+from airflow_horsies.operators.base import HorsiesTaskOperator
 from tests.unit.test_sensors import serialized
 
 POLICY = RetryPolicy.fixed([1, 2], auto_retry_for=["RATE_LIMITED"])
@@ -81,8 +81,8 @@ def test_function_that_returns_no_dict_is_told_so(sent: list[Any], returned: Any
     with pytest.raises(InvalidTask) as caught:
         operator.execute(context())
     assert (
-        f"function load must return a dict of the arguments of horsies task 'sales.load', not {type(returned).__name__}"
-        in str(caught.value)
+        "function load must return a dict with the arguments of horsies task 'sales.load', "
+        f"not {type(returned).__name__}" in str(caught.value)
     )
     assert sent == []
 
@@ -181,12 +181,14 @@ def generator() -> Any:
 
 
 def test_mistakes_are_found_when_the_dag_is_parsed() -> None:
-    with pytest.raises(InvalidTask, match=r'needs the name of a registered task: @task\.horsies\("sales\.load"\)'):
+    with pytest.raises(
+        InvalidTask, match=r'must be the name of a registered task, as in @task\.horsies\("sales\.load"\)'
+    ):
         horsies_task(function)  # type: ignore[arg-type]
-    with pytest.raises(InvalidTask, match="are what the function returns"):
+    with pytest.raises(InvalidTask, match="Return the arguments from the function"):
         horsies_task("sales.load", kwargs={"a": 1})
     for wrong in (coroutine, generator):
-        with pytest.raises(InvalidTask, match=f"function {wrong.__name__} must be a plain one"):
+        with pytest.raises(InvalidTask, match=f"function {wrong.__name__} must be a plain function"):
             horsies_task("sales.load")(wrong)
     with DAG("d"), pytest.raises(InvalidTask, match="priority"):
         horsies_task("sales.load", priority=1000)(function)()

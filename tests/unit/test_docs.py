@@ -1,4 +1,4 @@
-"""The guides, looked at: every block has a runner, every link leads somewhere, every message can be produced.
+"""The pages, looked at: every block has a runner, every link leads somewhere, every message can be produced.
 
 What can be run is run by tests/integration/test_docs.py. What needs a machine or a cluster that is not here is checked
 here as far as that goes, and each test says how far.
@@ -20,23 +20,30 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
+from airflow_horsies import __version__
 from airflow_horsies.provider_info import CONFIG
+from tests.docs import llms
+from tests.docs.architecture import PACKAGE
 from tests.docs.blocks import (
-    GUIDES,
+    CHECKOUT,
+    DOCS,
     README,
     RUNNERS,
+    START_COMMAND,
     WORKER_COMMAND,
     Block,
     all_blocks,
     commands,
     documents,
     is_checked_only,
+    name_of,
+    pages,
+    text_of,
 )
 from tests.docs.messages import is_produced
+from tests.docs.outputs import pattern_of
 from tests.docs.versions import with_versions
 
-PACKAGE = GUIDES.parent
-CHECKOUT = README.parent
 BASH = all_blocks("bash")
 CHECKED = sorted({(each, block) for block in BASH for each in commands(block) if is_checked_only(each)}, key=str)
 SETTINGS = ("HORSIES_DATABASE_URL", "HORSIES_QUEUES", "HORSIES_SPARK_MASTER", "HORSIES_SPARK_CONF")
@@ -74,21 +81,42 @@ def test_python_compiles(block: Block) -> None:
     compile(block.text, block.named, "exec")
 
 
+def test_every_page_is_in_the_navigation() -> None:
+    assert sorted(llms.nav_pages()) == sorted(map(name_of, pages()))
+
+
 def test_every_guide_is_in_the_index() -> None:
-    listed = re.findall(r"\]\(([\w-]+\.md)\)", (GUIDES / "index.md").read_text())
-    assert sorted(listed) == sorted(path.name for path in GUIDES.glob("*.md") if path.name != "index.md")
+    listed = re.findall(r"\]\((how-to/[\w-]+\.md)\)", (DOCS / "index.md").read_text())
+    assert sorted(listed) == sorted(name_of(path) for path in (DOCS / "how-to").glob("*.md"))
 
 
-@pytest.mark.parametrize("path", documents(), ids=lambda path: path.name)
+def test_every_decision_is_in_its_index() -> None:
+    listed = re.findall(r"\]\(([\w-]+\.md)\)", (DOCS / "decisions" / "index.md").read_text())
+    assert sorted([*listed, "index.md"]) == sorted(path.name for path in (DOCS / "decisions").glob("*.md"))
+
+
+def test_list_for_programs_is_that_of_the_navigation() -> None:
+    assert (DOCS / llms.NAME).read_text() == llms.text(), "the pages have changed: run 'make docs'"
+
+
+def test_readme_is_short_and_begins_with_a_task_and_a_dag() -> None:
+    lines = README.read_text().splitlines()
+    assert len(lines) <= 150
+    ends = [number for number, line in enumerate(lines, start=1) if line == "```"]
+    begins = [line for line in lines[:40] if line.startswith("```python")]
+    assert begins == ["```python tasks", "```python dag"] and ends[1] <= 40
+
+
+@pytest.mark.parametrize("path", documents(), ids=name_of)
 def test_links_lead_somewhere(path: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
         if target.startswith(("http://", "https://")):
             continue
         file, _, anchor = target.partition("#")
         led = path.parent / file if file else path
-        assert led.exists(), f"{path.name}: {target}"
+        assert led.exists(), f"{name_of(path)}: {target}"
         if anchor:
-            assert anchor in {_anchor(heading) for heading in _headings(led)}, f"{path.name}: {target}"
+            assert anchor in {_anchor(heading) for heading in _headings(led)}, f"{name_of(path)}: {target}"
 
 
 def _headings(path: Path) -> list[str]:
@@ -116,14 +144,6 @@ def test_message_of_airflow_can_be_produced(block: Block) -> None:
                        "troubleshooting.html#task-state-changed-externally", scheduler)  # fmt: skip
 
 
-@pytest.mark.parametrize("block", all_blocks("text tree"), ids=named)
-def test_tree_names_files_that_exist(block: Block) -> None:
-    root, *lines = block.text.splitlines()
-    for line in lines:
-        for name in re.findall(r"[\w/]+\.py\b|\b\w+/", line[:29]):
-            assert (CHECKOUT / root / name).exists(), name
-
-
 # -- commands that need more than there is here ------------------------------------------------------------------------
 
 
@@ -137,8 +157,11 @@ def _require_installable(command: str) -> None:
     distribution = importlib.metadata.distribution("airflow-horsies")
     words = [word for word in shlex.split(command)[1:] if not word.startswith("-")]
     assert words[0] == "install"
-    for requirement in map(Requirement, words[1:]):
-        assert requirement.name == distribution.name
+    for word in words[1:]:
+        # The package is on no index: a name would install what somebody else has put there.
+        place, _, extras = word.partition("[")
+        assert place == "." or Path(place).name == f"airflow_horsies-{__version__}-py3-none-any.whl", word
+        requirement = Requirement(f"airflow-horsies[{extras}" if extras else "airflow-horsies")
         assert requirement.extras <= set(distribution.metadata.get_all("Provides-Extra") or ())
         for needed in map(Requirement, distribution.requires or ()):
             environments = [{"extra": extra} for extra in (*requirement.extras, "")]
@@ -204,13 +227,14 @@ def test_helm_is_given_the_values_of_the_guide(command: str, block: Block) -> No
 
 @pytest.mark.parametrize(("command", "block"), checked("systemctl"), ids=named)
 def test_systemctl_starts_instances_of_the_unit(command: str, block: Block) -> None:
-    assert "horsies-worker@.service" in (GUIDES / block.guide).read_text()
+    assert "horsies-worker@.service" in text_of(block.guide)
     assert all(name.startswith("horsies-worker@") for name in command.split()[3:])
 
 
 @pytest.mark.parametrize(("command", "block"), checked("python"), ids=named)
 def test_worker_is_started_with_the_command_that_is_run(command: str, block: Block) -> None:
-    assert command == WORKER_COMMAND
+    """The stack is started by tests/acceptance/test_tutorial.py."""
+    assert command in (WORKER_COMMAND, START_COMMAND)
 
 
 # -- files for other programs ------------------------------------------------------------------------------------------
@@ -224,7 +248,7 @@ def test_unit_is_one_that_systemd_understands(block: Block, tmp_path: Path) -> N
     unit.read_string(block.text)
     service = unit["Service"]
     assert service["ExecStart"].endswith(f"/{WORKER_COMMAND}")
-    assert service["EnvironmentFile"] in (GUIDES / block.guide).read_text().split("```ini environment")[0]
+    assert service["EnvironmentFile"] in text_of(block.guide).split("```ini environment")[0]
     # A worker may need 300 s to let its task end.
     assert int(service["TimeoutStopSec"]) > 300
     if shutil.which("systemd-analyze"):
@@ -294,37 +318,53 @@ def test_image_installs_this_package(block: Block) -> None:
 @pytest.mark.parametrize(
     ("said", "otherwise"),
     [
-        ("the horsies schema is at version 60, newer than 51, the", "the horsies schema is at version"),
+        ("The horsies schema is at version 60, newer than 51, the", "The horsies schema is at version"),
         ("", " and much else"),
-        ("none was heard of in the last hour", "all of them are on holiday"),
-        ("none was heard of in the last hour", "the last was heard of some days ago"),
+        ("None has reported in the last hour", "All of them are on holiday"),
+        ("None has reported in the last hour", "The last one reported some days ago"),
         ("Start one with", "Look for one with"),
     ],
 )
 def test_message_that_nothing_says_is_found_out(said: str, otherwise: str) -> None:
     for message in (
-        "the horsies schema is at version 60, newer than 51, the newest this release was tested with; it is read but "
-        "not written. Upgrade airflow-horsies",
-        "no live worker, none was heard of in the last hour: tasks wait and do not expire. Start one with 'horsies "
-        "worker your_module:app'",
+        "The horsies schema is at version 60, newer than 51, the newest that this release is tested with. It is read "
+        "but not written. Upgrade airflow-horsies.",
+        "There is no live worker. None has reported in the last hour. Tasks wait and do not expire. Start one with "
+        "'horsies worker your_module:app'.",
     ):
         assert is_produced(message, PACKAGE)
         changed = message.replace(said, otherwise) if said else message + otherwise
         assert changed == message or not is_produced(changed, PACKAGE)
 
 
-@pytest.mark.parametrize("path", sorted(GUIDES.glob("*.md")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    ("line", "is_as_shown"),
+    [
+        ("Task 7f3a, attempt 1: COMPLETED in 3.07 s on host-9", True),
+        ("Task 7f3a, attempt 1: COMPLETED in 123.45 s on host-9", True),
+        ("Task 7f3a, attempt 2: COMPLETED in 3.07 s on host-9", False),
+        ("Task 7f3a, attempt 1: FAILED in 3.07 s on host-9", False),
+        ("Task 7f3a, attempt 1: COMPLETED in 3.0 s on host-9", False),
+        ("Task 7f3b, attempt 1: COMPLETED in 3.07 s on host-9", False),
+        ("Task 7f3a, attempt 1: COMPLETED in 3.07 s on host-9 and more", False),
+    ],
+)
+def test_output_is_compared_value_by_value(line: str, is_as_shown: bool) -> None:
+    shown = "Task ID, attempt 1: COMPLETED in 41.20 s on node-3"
+    assert bool(pattern_of(shown, {"ID": "7f3a", "node-3": "host-9"}).fullmatch(line)) is is_as_shown
+
+
+@pytest.mark.parametrize("path", pages(), ids=name_of)
 def test_versions_are_those_of_the_code(path: Path) -> None:
     assert path.read_text() == with_versions(path.read_text()), "the code has changed: run 'make docs'"
 
 
-@pytest.mark.skipif(not README.exists(), reason="the files that name the releases are in the checkout only")
 def test_releases_that_are_named_are_those_that_are_tested() -> None:
     pins = [CHECKOUT / "constraints.txt", *(CHECKOUT / ".ci").glob("airflow-*.txt")]
     airflows = sorted(
         re.findall(r"^apache-airflow==(\S+)$", "\n".join(path.read_text() for path in pins), re.MULTILINE)
     )
     horsies = re.findall(r"^RELEASES \?= (.*)$", (CHECKOUT / "Makefile").read_text(), re.MULTILINE)[0].split()
-    guide = " ".join((GUIDES / "upgrade.md").read_text().split())
+    guide = " ".join(text_of("how-to/upgrade.md").split())
     for releases in (airflows, horsies):
         assert f"on {', '.join(releases[:-1])} and {releases[-1]}" in guide

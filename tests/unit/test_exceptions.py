@@ -38,4 +38,4 @@ def test_docstring_draws_every_error_there_is() -> None:
 
 def test_invalid_task_is_a_value_error_that_names_the_field() -> None:
     assert isinstance(InvalidTask("queue", "must not be empty"), ValueError)
-    assert str(InvalidTask("queue", "must not be empty")) == "queue: must not be empty"
+    assert str(InvalidTask("queue", "must not be empty")) == "queue: must not be empty."

@@ -8,8 +8,8 @@ import pytest
 from airflow.providers.postgres.hooks import postgres as postgres_module
 from airflow.sdk import Connection
 
-from airflow_horsies.connected_hook import DEFAULT_CONNECT_ARGS
-from airflow_horsies.database import Database
+from airflow_horsies.client.extras import DEFAULT_CONNECT_ARGS
+from airflow_horsies.db.connection import Database
 from airflow_horsies.exceptions import InvalidTask
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.models import TaskSpec
@@ -26,7 +26,7 @@ def make_hook(extra: dict[str, Any] | None = None, **fields: Any) -> HorsiesHook
 
 
 def database_of(extra: dict[str, Any] | None = None, **fields: Any) -> Database:
-    return make_hook(extra, **fields)._postgres
+    return make_hook(extra, **fields).settings.database
 
 
 def test_connection_becomes_arguments_of_the_driver_with_defaults() -> None:
@@ -81,7 +81,9 @@ def test_way_past_a_pooler_is_for_listening_only(extra: dict[str, Any], where: t
 
 
 def test_unknown_extra_is_refused_by_name() -> None:
-    with pytest.raises(InvalidTask, match="holds name_space, sslmod, which is neither"):
+    with pytest.raises(
+        InvalidTask, match=r"extra: connection h has unknown option\(s\) name_space, sslmod\. Supported: listen"
+    ):
         database_of({"sslmod": "require", "name_space": "x", "sslmode": "require"})
 
 
@@ -89,21 +91,21 @@ def test_unknown_extra_is_refused_by_name() -> None:
     ("extra", "namespace"), [({}, "default"), ({"namespace": "blue"}, "blue"), ({"namespace": ""}, "default")]
 )
 def test_namespace_has_a_default(extra: dict[str, Any], namespace: str) -> None:
-    assert make_hook(extra).namespace == namespace
+    assert make_hook(extra).client.namespace == namespace
 
 
 @pytest.mark.parametrize(("extra", "listens"), [({}, True), ({"listen": "notify"}, True), ({"listen": "poll"}, False)])
 def test_waiting_is_by_notifications_unless_polling_is_asked_for(extra: dict[str, Any], listens: bool) -> None:
-    assert make_hook(extra)._listens is listens
+    assert make_hook(extra).settings.listens is listens
 
 
 def test_other_ways_of_waiting_are_refused() -> None:
-    with pytest.raises(InvalidTask, match="connection h must be 'notify' or 'poll', not 'pull'"):
-        make_hook({"listen": "pull"}).can_listen()
+    with pytest.raises(InvalidTask, match="must be 'notify' or 'poll' in the extra of connection h, not 'pull'"):
+        make_hook({"listen": "pull"}).client.can_listen()
 
 
 def test_polling_needs_no_listener() -> None:
-    assert make_hook({"listen": "poll"}).can_listen() is False
+    assert make_hook({"listen": "poll"}).client.can_listen() is False
 
 
 @pytest.mark.parametrize("uses_psycopg", [True, False])
@@ -127,21 +129,21 @@ def test_invalid_task_is_refused_before_anything_is_opened(monkeypatch: pytest.M
     monkeypatch.setattr(Database, "connect", lambda *_: pytest.fail("it connected"))
     bad = TaskSpec(task_name="add", kwargs={"x": float("nan")})
     with pytest.raises(InvalidTask) as one:
-        make_hook().enqueue(bad)
+        make_hook().enqueue_task(bad)
     assert one.value.field == "kwargs.x"
     with pytest.raises(InvalidTask) as many:
-        make_hook().enqueue_many([TaskSpec(task_name="add"), bad])
+        make_hook().enqueue_tasks([TaskSpec(task_name="add"), bad])
     assert many.value.field == "task 1: kwargs.x"
 
 
 def test_payload_limit_comes_from_the_connection() -> None:
     with pytest.raises(InvalidTask, match="more than the 10 allowed"):
-        make_hook({"max_payload_bytes": 10}).enqueue(TaskSpec(task_name="add", kwargs={"x": "a long text"}))
+        make_hook({"max_payload_bytes": 10}).enqueue_task(TaskSpec(task_name="add", kwargs={"x": "a long text"}))
 
 
 def test_one_id_is_not_taken_for_several() -> None:
-    with pytest.raises(InvalidTask, match="put it into a list"):
-        make_hook().get_tasks("0198a0de-0000-7000-8000-000000000001")
+    with pytest.raises(InvalidTask, match="must be a list of ids, not a string"):
+        make_hook().read_tasks("0198a0de-0000-7000-8000-000000000001")
 
 
 def test_form_is_that_of_the_provider_info() -> None:
@@ -160,11 +162,13 @@ def test_fields_the_form_left_empty_count_as_not_given() -> None:
     hook = make_hook(
         {"namespace": None, "listen": None, "listen_host": "", "listen_port": None, "max_payload_bytes": None}
     )
-    assert (hook.namespace, hook._listens) == ("default", True)
-    assert hook._max_payload_bytes == DEFAULT_MAX_PAYLOAD_BYTES
-    assert hook._postgres.listen_args == hook._postgres.connect_args
+    assert (hook.client.namespace, hook.settings.listens) == ("default", True)
+    assert hook.settings.max_payload_bytes == DEFAULT_MAX_PAYLOAD_BYTES
+    assert hook.settings.database.listen_args == hook.settings.database.connect_args
 
 
 def test_payload_limit_that_is_no_number_is_refused_by_name() -> None:
-    with pytest.raises(InvalidTask, match="max_payload_bytes: in the extra of h must be a whole number, not 'much'"):
-        make_hook({"max_payload_bytes": "much"}).enqueue(TaskSpec(task_name="add"))
+    with pytest.raises(
+        InvalidTask, match="max_payload_bytes: must be an integer in the extra of connection h, not 'much'"
+    ):
+        make_hook({"max_payload_bytes": "much"}).enqueue_task(TaskSpec(task_name="add"))

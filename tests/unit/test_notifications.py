@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -12,44 +11,39 @@ from airflow_horsies import notifications
 from airflow_horsies.exceptions import AccessDenied, DatabaseBusy, DatabaseUnreachable, InvalidTask
 from airflow_horsies.models import RetryPolicy, TaskSpec
 from airflow_horsies.notifications import HorsiesNotifier
+from airflow_horsies.testing import FakeClient, FakeHorsies
+from tests.unit.fakes import failing
 
 
-class FakeHook(nullcontext[Any]):
-    def __init__(self) -> None:
-        super().__init__(self)
-        self.sent: list[TaskSpec] = []
-        self.connections: list[str] = []
-        self.refusals: list[Exception] = []
-        self.refused: list[TaskSpec] = []
-
-    def enqueue(self, spec: TaskSpec) -> str:
-        self.sent.append(spec)
-        return "0198a0de-0000-7000-8000-000000000001"
-
-    async def enqueue_async(self, spec: TaskSpec) -> str:
-        if self.refusals:
-            self.refused.append(spec)
-            raise self.refusals.pop(0)
-        return self.enqueue(spec)
+@pytest.fixture(autouse=True)
+def _declared(horsies: FakeHorsies) -> None:
+    horsies.returns("alerts.load")
+    horsies.returns("alerts.page")
 
 
 @pytest.fixture
-def hook(monkeypatch: pytest.MonkeyPatch) -> FakeHook:
-    hook = FakeHook()
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, TaskSpec]]:
+    """The connection and the task of each call, also of one that fails."""
+    asked: list[tuple[str, TaskSpec]] = []
+    enqueue_task = FakeClient.enqueue_task
 
-    def connect(conn_id: str) -> FakeHook:
-        hook.connections.append(conn_id)
-        return hook
+    def remember(client: FakeClient, spec: TaskSpec) -> str:
+        asked.append((client.settings.name, spec))
+        return enqueue_task(client, spec)
 
-    monkeypatch.setattr(notifications, "HorsiesHook", connect)
-    return hook
+    monkeypatch.setattr(FakeClient, "enqueue_task", remember)
+    return asked
+
+
+def sent(horsies: FakeHorsies) -> list[TaskSpec]:
+    return [task.spec for task in horsies.memory.sent.values()]
 
 
 def context() -> Any:
     return {"run_id": "manual__1", "ti": SimpleNamespace(task_id="load")}
 
 
-def test_callback_sends_the_rendered_task(hook: FakeHook) -> None:
+def test_callback_sends_the_rendered_task(horsies: FakeHorsies, asked: list[tuple[str, TaskSpec]]) -> None:
     notifier = HorsiesNotifier(
         task_name="alerts.{{ ti.task_id }}",
         kwargs={"run": "{{ run_id }}", "level": 3, "tags": ["{{ ti.task_id }}"]},
@@ -60,7 +54,7 @@ def test_callback_sends_the_rendered_task(hook: FakeHook) -> None:
         horsies_conn_id="horsies_alerts",
     )
     notifier(context())
-    assert hook.sent == [
+    assert sent(horsies) == [
         TaskSpec(
             task_name="alerts.load",
             kwargs={"run": "manual__1", "level": 3, "tags": ["load"]},
@@ -70,59 +64,60 @@ def test_callback_sends_the_rendered_task(hook: FakeHook) -> None:
             idempotency_key="manual__1/load",
         )
     ]
-    assert hook.connections == ["horsies_alerts"]
+    assert [connection for connection, _ in asked] == ["connection horsies_alerts"]
 
 
-def test_one_notifier_serves_many_tasks(hook: FakeHook) -> None:
+def test_one_notifier_serves_many_tasks(horsies: FakeHorsies) -> None:
     notifier = HorsiesNotifier(task_name="alerts.page", kwargs={"run": "{{ run_id }}"}, idempotency_key="{{ run_id }}")
     for run_id in ("first", "second"):
         notifier({**context(), "run_id": run_id})
-    assert [(spec.kwargs, spec.idempotency_key) for spec in hook.sent] == [
+    assert [(spec.kwargs, spec.idempotency_key) for spec in sent(horsies)] == [
         ({"run": "first"}, "first"),
         ({"run": "second"}, "second"),
     ]
 
 
-def test_time_it_is_good_for_counts_from_the_callback(hook: FakeHook) -> None:
+def test_time_it_is_good_for_counts_from_the_callback(horsies: FakeHorsies) -> None:
     HorsiesNotifier(task_name="alerts.page", good_until=timedelta(minutes=5))(context())
-    (spec,) = hook.sent
+    (spec,) = sent(horsies)
     assert spec.good_until is not None
     assert timedelta(minutes=4) < spec.good_until - datetime.now(UTC) <= timedelta(minutes=5)
 
 
-def test_deadline_alert_awaits_it_with_the_context_it_has(hook: FakeHook) -> None:
+def test_deadline_alert_awaits_it_with_the_context_it_has(horsies: FakeHorsies) -> None:
     async def alert() -> None:
         await HorsiesNotifier(task_name="alerts.page", kwargs={"run": "{{ run_id }}"}, context=context())
         await HorsiesNotifier(task_name="alerts.page")
 
     asyncio.run(alert())
-    assert [spec.kwargs for spec in hook.sent] == [{"run": "manual__1"}, {}]
+    assert [spec.kwargs for spec in sent(horsies)] == [{"run": "manual__1"}, {}]
 
 
-def test_deadline_alert_is_sent_once_the_database_answers(hook: FakeHook, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deadline_alert_is_sent_once_the_database_answers(
+    horsies: FakeHorsies, asked: list[tuple[str, TaskSpec]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(notifications, "FIRST_RETRY_SECONDS", 0.01)
-    hook.refusals = [DatabaseBusy("locked"), DatabaseUnreachable("gone")]
+    errors = [DatabaseBusy("locked"), DatabaseUnreachable("gone")]
+    monkeypatch.setattr(horsies.memory, "enqueue_task", failing(errors, then=horsies.memory.enqueue_task))
     asyncio.run(HorsiesNotifier(task_name="alerts.page").async_notify({}))
-    assert len({spec.task_id for spec in (*hook.refused, *hook.sent)}) == 1
-    assert len(hook.sent) == 1
+    assert len(asked) == 3
+    assert len({spec.task_id for _, spec in asked}) == 1
+    assert len(sent(horsies)) == 1
 
 
 @pytest.mark.parametrize("error", [DatabaseBusy("locked"), AccessDenied("no")], ids=lambda error: type(error).__name__)
 def test_deadline_alert_that_cannot_be_sent_fails(
-    error: Exception, hook: FakeHook, monkeypatch: pytest.MonkeyPatch
+    error: Exception, horsies: FakeHorsies, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(notifications, "SEND_SECONDS", 0.0)
-    hook.refusals = [error]
+    monkeypatch.setattr(horsies.memory, "enqueue_task", failing([error]))
     with pytest.raises(type(error)):
         asyncio.run(HorsiesNotifier(task_name="alerts.page").async_notify({}))
-    assert hook.sent == []
+    assert sent(horsies) == []
 
 
-def test_failure_to_send_is_not_swallowed(hook: FakeHook, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(spec: TaskSpec) -> str:
-        raise DatabaseUnreachable("gone")
-
-    monkeypatch.setattr(hook, "enqueue", refuse)
+def test_failure_to_send_is_not_swallowed(horsies: FakeHorsies, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(horsies.memory, "enqueue_task", failing([DatabaseUnreachable("gone")]))
     with pytest.raises(DatabaseUnreachable):
         HorsiesNotifier(task_name="alerts.page")(context())
 
@@ -144,7 +139,7 @@ def test_mistake_is_found_when_the_dag_is_parsed(options: dict[str, Any], field:
     assert caught.value.field == field
 
 
-def test_what_is_templated_is_checked_when_it_is_rendered(hook: FakeHook) -> None:
+def test_what_is_templated_is_checked_when_it_is_rendered(horsies: FakeHorsies) -> None:
     notifier = HorsiesNotifier(task_name="{{ '' }}")
     with pytest.raises(InvalidTask, match="task_name"):
         notifier(context())

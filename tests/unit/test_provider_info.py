@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 import airflow_horsies
-from airflow_horsies.connected_hook import LIBPQ_EXTRAS, OWN_EXTRAS
+from airflow_horsies.client.extras import LIBPQ_EXTRAS, OWN_EXTRAS
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.provider_info import CONNECTION_TYPE, get_provider_info
 

@@ -86,7 +86,7 @@ def test_code_is_found_behind_another_exception() -> None:
 @needs_retry_policies
 def test_reason_names_the_code() -> None:
     decision = make_policy().evaluate(failed("RATE_LIMITED"), 1, 3)
-    assert decision.reason == "RATE_LIMITED is tried again"
+    assert decision.reason == "RATE_LIMITED is in the codes that are retried."
 
 
 @needs_retry_policies
@@ -112,12 +112,12 @@ def test_policy_survives_serialization() -> None:
     ("options", "message"),
     [
         ({"fail": ["ValueError"]}, "looks like an exception class"),
-        ({"fail": "BAD_INPUT"}, "fail: must be a list of error codes, not the text 'BAD_INPUT'"),
+        ({"fail": "BAD_INPUT"}, "fail: must be a list of error codes, not the string 'BAD_INPUT'"),
         ({"retry": "BAD_INPUT"}, "retry: must be a list of error codes"),
-        ({"retry": {"bad": None}}, "retry: 'bad' is not UPPER_SNAKE_CASE"),
-        ({"retry": {"RATE_LIMITED": 60}}, "RATE_LIMITED must wait a timedelta of 0 or more, or None, not 60"),
-        ({"retry": {"RATE_LIMITED": timedelta(seconds=-1)}}, "must wait a timedelta of 0 or more"),
-        ({"retry": ["BAD_INPUT"]}, "BAD_INPUT cannot both fail and be retried"),
+        ({"retry": {"bad": None}}, "retry: 'bad' is not in UPPER_SNAKE_CASE"),
+        ({"retry": {"RATE_LIMITED": 60}}, "delay of RATE_LIMITED must be a timedelta of 0 or more, or None, not 60"),
+        ({"retry": {"RATE_LIMITED": timedelta(seconds=-1)}}, "must be a timedelta of 0 or more"),
+        ({"retry": ["BAD_INPUT"]}, "must not contain a code of fail: BAD_INPUT"),
         ({"otherwise": "ignore"}, "otherwise: must be 'default', 'fail' or 'retry', not 'ignore'"),
     ],
     ids=str,

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from itertools import repeat
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,15 +17,18 @@ from airflow.providers.common.compat.sdk import (
 from airflow.sdk import DAG, task
 from airflow.serialization import serialized_objects
 
-from airflow_horsies import holding, sensors
+from airflow_horsies import sensors
 from airflow_horsies.airflow_instance import InstanceState
-from airflow_horsies.exceptions import DatabaseUnreachable, HorsiesError, InvalidTask, TaskNotFound
-from airflow_horsies.models import QueueDepth, Submission, TaskInstanceKey, TaskState, TaskView
+from airflow_horsies.exceptions import DatabaseUnreachable, HorsiesError, InvalidTask
+from airflow_horsies.models import Submission, TaskInstanceKey, TaskState
 from airflow_horsies.sensors import HorsiesQueueSensor, HorsiesSensor
-from airflow_horsies.triggers import HorsiesQueueTrigger, HorsiesSensorTrigger, HorsiesSubmissionTrigger
+from airflow_horsies.testing import FakeClient, FakeHorsies
+from airflow_horsies.triggers import HorsiesQueueTrigger, HorsiesSensorTrigger, HorsiesSubmissionTrigger, holding
+from tests.unit.fakes import failing, make_submission, make_task, put_submissions
 
 ID = "0198a0de-0000-7000-8000-000000000001"
 OTHER_ID = "0198a0de-0000-7000-8000-000000000002"
+SUBMITTER = TaskInstanceKey(dag_id="sales", run_id="r", task_id="load")
 STARTED = datetime.now(UTC) - timedelta(seconds=100)
 
 
@@ -32,51 +36,12 @@ def context() -> Any:
     return {"ti": SimpleNamespace(start_date=STARTED), "run_id": "manual__1"}
 
 
-class FakeHook(nullcontext[Any]):
-    """Holds the tasks, submissions and queues that a test puts there."""
-
-    def __init__(self) -> None:
-        super().__init__(self)
-        self.states: dict[str, TaskState] = {}
-        self.submissions: dict[TaskInstanceKey, list[Submission]] = {}
-        self.depths: list[QueueDepth] = []
-        self.error: HorsiesError | None = None
-
-    def get_states(self, task_ids: list[str]) -> dict[str, TaskState]:
-        if self.error is not None:
-            raise self.error
-        return {task_id: self.states[task_id] for task_id in task_ids if task_id in self.states}
-
-    def get_task(self, task_id: str) -> TaskView:
-        if task_id not in self.states:
-            raise TaskNotFound(f"there is no task {task_id}", task_id=task_id)
-        now = datetime.now(UTC)
-        return TaskView(
-            id=task_id,
-            task_name="load",
-            queue="spark",
-            priority=1,
-            state=self.states[task_id],
-            sent_at=now,
-            enqueued_at=now,
-            retry_count=0,
-            max_retries=0,
-            error_code="BAD_INPUT",
-            failed_reason="no such table",
-        )
-
-    def submissions_of(self, task_instance: TaskInstanceKey) -> list[Submission]:
-        return self.submissions.get(task_instance, [])
-
-    def queues(self) -> list[QueueDepth]:
-        return self.depths
-
-
-@pytest.fixture
-def hook(monkeypatch: pytest.MonkeyPatch) -> FakeHook:
-    hook = FakeHook()
-    monkeypatch.setattr(sensors, "HorsiesHook", lambda conn_id: hook)
-    return hook
+def put_states(horsies: FakeHorsies, states: Mapping[str, TaskState]) -> None:
+    """As if horsies had these tasks, and no others."""
+    why = {"error_code": "BAD_INPUT", "failed_reason": "no such table"}
+    horsies.memory.tasks = {
+        task_id: make_task(task_id, state, queue="spark", **why) for task_id, state in states.items()
+    }
 
 
 def make_sensor(**options: Any) -> HorsiesSensor:
@@ -95,19 +60,19 @@ def make_external(**options: Any) -> HorsiesSensor:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"task_ids": None}, "task_ids: or external_dag_id with external_task_id must be given"),
-        ({"external_dag_id": "a", "external_task_id": "b"}, "and not both"),
-        ({"task_ids": None, "external_dag_id": "a"}, "give both, or neither"),
-        ({"task_ids": None, "external_task_id": "a"}, "give both, or neither"),
-        ({"task_ids": "not-an-id"}, "'not-an-id' is not a UUID"),
-        ({"task_ids": [ID, "x"]}, "'x' is not a UUID"),
+        ({"task_ids": None}, "task_ids: must be set, or external_dag_id and external_task_id"),
+        ({"external_dag_id": "a", "external_task_id": "b"}, "but not both"),
+        ({"task_ids": None, "external_dag_id": "a"}, "must be set together with external_task_id"),
+        ({"task_ids": None, "external_task_id": "a"}, "must be set together with external_task_id"),
+        ({"task_ids": "not-an-id"}, "must be a UUID, not 'not-an-id'"),
+        ({"task_ids": [ID, "x"]}, "must be a UUID, not 'x'"),
         ({"task_ids": 7}, "must be the id of a horsies task or a list of ids, not 7"),
         ({"task_ids": {ID: 1}}, "must be the id of a horsies task or a list of ids"),
-        ({"allowed_states": ["DONE"]}, "DONE cannot be waited for; a task ends as CANCELLED, COMPLETED"),
-        ({"allowed_states": ["RUNNING"]}, "RUNNING cannot be waited for"),
+        ({"allowed_states": ["DONE"]}, "must only contain CANCELLED, COMPLETED, EXPIRED, FAILED, not DONE"),
+        ({"allowed_states": ["RUNNING"]}, "FAILED, not RUNNING"),
         ({"allowed_states": []}, "allowed_states: must not be empty"),
-        ({"failed_states": ["FAILED", "COMPLETED"]}, "COMPLETED cannot be both allowed and failing"),
-        ({"external_map_index": "first"}, "external_map_index: must be a whole number, not 'first'"),
+        ({"failed_states": ["FAILED", "COMPLETED"]}, "must not contain a state of allowed_states: COMPLETED"),
+        ({"external_map_index": "first"}, "external_map_index: must be an integer, not 'first'"),
     ],
     ids=lambda value: str(value)[:40],
 )
@@ -122,7 +87,7 @@ def test_mistake_is_found_when_the_dag_is_parsed(options: dict[str, Any], messag
     [
         ({"min_workers": -1}, "min_workers: must be 0 or more, not -1"),
         ({"max_depth": 0}, "max_depth: must be 1 or more, not 0"),
-        ({"max_depth": "many"}, "max_depth: must be a whole number, not 'many'"),
+        ({"max_depth": "many"}, "max_depth: must be an integer, not 'many'"),
     ],
     ids=str,
 )
@@ -223,83 +188,83 @@ def test_what_upstream_did_not_push_is_no_id(value: Any) -> None:
 # -- looking -----------------------------------------------------------------------------------------------------------
 
 
-def test_all_tasks_must_end_as_wanted(hook: FakeHook, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_tasks_must_end_as_wanted(horsies: FakeHorsies, capsys: pytest.CaptureFixture[str]) -> None:
     sensor = make_sensor(task_ids=[ID, OTHER_ID])
-    hook.states = {ID: TaskState.COMPLETED, OTHER_ID: TaskState.RUNNING}
+    put_states(horsies, {ID: TaskState.COMPLETED, OTHER_ID: TaskState.RUNNING})
     assert sensor.poke(context()) is False
-    assert f"Waiting for 1 of 2 task(s); {OTHER_ID} is RUNNING" in capsys.readouterr().out
-    hook.states[OTHER_ID] = TaskState.COMPLETED
+    assert f"Waiting for 1 of 2 tasks. Task {OTHER_ID} is RUNNING" in capsys.readouterr().out
+    put_states(horsies, {ID: TaskState.COMPLETED, OTHER_ID: TaskState.COMPLETED})
     assert sensor.poke(context()) is True
 
 
-def test_no_tasks_are_done_at_once(hook: FakeHook) -> None:
+def test_no_tasks_are_done_at_once(horsies: FakeHorsies) -> None:
     assert make_sensor(task_ids=[]).poke(context()) is True
 
 
 @pytest.mark.parametrize("state", [TaskState.FAILED, TaskState.CANCELLED, TaskState.EXPIRED], ids=str)
-def test_task_that_ended_badly_fails_the_sensor_with_the_reason(hook: FakeHook, state: TaskState) -> None:
-    hook.states = {ID: state, OTHER_ID: TaskState.RUNNING}
+def test_task_that_ended_badly_fails_the_sensor_with_the_reason(horsies: FakeHorsies, state: TaskState) -> None:
+    put_states(horsies, {ID: state, OTHER_ID: TaskState.RUNNING})
     with pytest.raises(AirflowFailException) as caught:
         make_sensor(task_ids=[ID, OTHER_ID]).execute(context())
     for part in ("1 of 2", ID, state.value, "BAD_INPUT", "no such table", "spark"):
         assert part in str(caught.value)
 
 
-def test_state_that_is_allowed_does_not_fail(hook: FakeHook) -> None:
-    hook.states = {ID: TaskState.FAILED}
+def test_state_that_is_allowed_does_not_fail(horsies: FakeHorsies) -> None:
+    put_states(horsies, {ID: TaskState.FAILED})
     assert make_sensor(allowed_states=["COMPLETED", "FAILED"]).poke(context()) is True
 
 
-def test_end_that_is_neither_allowed_nor_failing_will_not_change(hook: FakeHook) -> None:
-    hook.states = {ID: TaskState.EXPIRED}
-    with pytest.raises(AirflowFailException, match="did not end as wanted"):
+def test_end_that_is_neither_allowed_nor_failing_will_not_change(horsies: FakeHorsies) -> None:
+    put_states(horsies, {ID: TaskState.EXPIRED})
+    with pytest.raises(AirflowFailException, match="did not end as COMPLETED"):
         make_sensor(failed_states=["FAILED"]).poke(context())
 
 
 @pytest.mark.parametrize("deferrable", [False, True])
 @pytest.mark.parametrize("option", ["soft_fail", "never_fail"])
-def test_failure_becomes_a_skip_on_demand(hook: FakeHook, option: str, deferrable: bool) -> None:
-    hook.states = {ID: TaskState.FAILED}
+def test_failure_becomes_a_skip_on_demand(horsies: FakeHorsies, option: str, deferrable: bool) -> None:
+    put_states(horsies, {ID: TaskState.FAILED})
     with pytest.raises(AirflowSkipException):
         make_sensor(deferrable=deferrable, **{option: True}).execute(context())
 
 
 @pytest.mark.parametrize("options", [{}, {"deferrable": True}, {"mode": "reschedule"}, {"silent_fail": True}], ids=str)
-def test_task_that_does_not_exist_fails_at_once(hook: FakeHook, options: dict[str, Any]) -> None:
+def test_task_that_does_not_exist_fails_at_once(horsies: FakeHorsies, options: dict[str, Any]) -> None:
     ti = SimpleNamespace(start_date=STARTED, get_first_reschedule_date=lambda context: None)
-    with pytest.raises(AirflowFailException, match=f"there is no task {ID}"):
+    with pytest.raises(AirflowFailException, match=f"Task {ID} does not exist"):
         make_sensor(**options).execute({"ti": ti})
 
 
 @pytest.mark.parametrize(("poke_interval", "at_least", "at_most"), [(1, 10, 60), (3600, 3590, 3600)])
 def test_rescheduled_sensor_never_comes_back_before_airflow_has_seen_it_leave(
-    monkeypatch: pytest.MonkeyPatch, hook: FakeHook, poke_interval: float, at_least: float, at_most: float
+    monkeypatch: pytest.MonkeyPatch, horsies: FakeHorsies, poke_interval: float, at_least: float, at_most: float
 ) -> None:
     monkeypatch.setattr(holding, "scheduler_heartbeat", lambda: None)
-    hook.states = {ID: TaskState.RUNNING}
+    put_states(horsies, {ID: TaskState.RUNNING})
     ti = SimpleNamespace(start_date=STARTED, get_first_reschedule_date=lambda context: None)
     with pytest.raises(AirflowRescheduleException) as asked:
         make_sensor(mode="reschedule", poke_interval=poke_interval, timeout=7200).execute({"ti": ti})
     assert at_least < (asked.value.reschedule_date - datetime.now(UTC)).total_seconds() <= at_most
 
 
-def test_trigger_of_a_sensor_knows_when_it_deferred(hook: FakeHook) -> None:
-    hook.states = {ID: TaskState.RUNNING}
+def test_trigger_of_a_sensor_knows_when_it_deferred(horsies: FakeHorsies) -> None:
+    put_states(horsies, {ID: TaskState.RUNNING})
     before = datetime.now(UTC)
     with pytest.raises(TaskDeferred) as left:
         make_sensor(deferrable=True).execute(context())
     assert before <= datetime.fromisoformat(left.value.trigger.deferred_at) <= datetime.now(UTC)
 
 
-def test_id_that_is_none_fails_at_once(hook: FakeHook) -> None:
+def test_id_that_is_none_fails_at_once(horsies: FakeHorsies) -> None:
     sensor = make_sensor(task_ids="{{ ti.xcom_pull('nobody') }}")
     sensor.task_ids = "None"
-    with pytest.raises(AirflowFailException, match="'None' is not a UUID"):
+    with pytest.raises(AirflowFailException, match="must be a UUID, not 'None'"):
         sensor.execute(context())
 
 
-def test_database_that_is_away_is_a_failure_and_no_skip(hook: FakeHook) -> None:
-    hook.error = DatabaseUnreachable("gone")
+def test_database_that_is_away_is_a_failure_and_no_skip(horsies: FakeHorsies, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeClient, "read_states", failing(repeat(DatabaseUnreachable("gone"))))
     for options in ({"soft_fail": True}, {"soft_fail": True, "deferrable": True}):
         with pytest.raises(DatabaseUnreachable):
             make_sensor(**options).execute(context())
@@ -307,36 +272,20 @@ def test_database_that_is_away_is_a_failure_and_no_skip(hook: FakeHook) -> None:
         make_sensor(never_fail=True, deferrable=True).execute(context())
 
 
-def submission(task_id: str, **key: Any) -> Submission:
-    return Submission(
-        horsies_task_id=task_id,
-        namespace="default",
-        task_instance=TaskInstanceKey(dag_id="sales", run_id="r", task_id="load"),
-        position=key.get("position", 0),
-        life=key.get("life", 1),
-        round=key.get("round", 1),
-        try_number=1,
-        task_name="load",
-        queue="spark",
-        good_until=None,
-        submitted_at=STARTED,
-        is_latest=key.get("is_latest", True),
-    )
+def submission(task_id: str, **values: Any) -> Submission:
+    return make_submission(task_id, task_instance=SUBMITTER, **values)
 
 
 def test_other_task_instance_is_waited_for_until_it_submits_and_ends(
-    hook: FakeHook, capsys: pytest.CaptureFixture[str]
+    horsies: FakeHorsies, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sensor = make_external()
     assert sensor.poke(context()) is False
-    assert "sales.load of run r has not submitted anything yet" in capsys.readouterr().out
-    hook.submissions[TaskInstanceKey(dag_id="sales", run_id="r", task_id="load")] = [
-        submission(ID, is_latest=False),
-        submission(OTHER_ID, round=2),
-    ]
-    hook.states = {ID: TaskState.FAILED, OTHER_ID: TaskState.RUNNING}
+    assert "sales.load of run r has not submitted a task yet" in capsys.readouterr().out
+    put_submissions(horsies, [submission(ID, is_latest=False), submission(OTHER_ID, round=2)])
+    put_states(horsies, {ID: TaskState.FAILED, OTHER_ID: TaskState.RUNNING})
     assert sensor.poke(context()) is False
-    hook.states[OTHER_ID] = TaskState.COMPLETED
+    put_states(horsies, {ID: TaskState.FAILED, OTHER_ID: TaskState.COMPLETED})
     assert sensor.poke(context()) is True
 
 
@@ -353,37 +302,37 @@ def test_other_task_instance_is_waited_for_until_it_submits_and_ends(
     ids=["succeeded", "failed", "Airflow is silent", "cleared", "runs again", "run deleted"],
 )
 def test_what_was_submitted_before_a_clear_is_no_longer_waited_for(
-    hook: FakeHook, monkeypatch: pytest.MonkeyPatch, state: InstanceState | None, is_done: bool
+    horsies: FakeHorsies, monkeypatch: pytest.MonkeyPatch, state: InstanceState | None, is_done: bool
 ) -> None:
     monkeypatch.setattr(sensors, "can_ask", lambda: True)
     monkeypatch.setattr(sensors, "read_state", lambda instance: state)
-    hook.submissions[TaskInstanceKey(dag_id="sales", run_id="r", task_id="load")] = [submission(ID)]
-    hook.states = {ID: TaskState.COMPLETED}
+    put_submissions(horsies, [submission(ID)])
+    put_states(horsies, {ID: TaskState.COMPLETED})
     assert make_external().poke(context()) is is_done
 
 
 @pytest.mark.parametrize("state", [None, "scheduled", "running", "up_for_retry"], ids=str)
 def test_failure_before_a_clear_or_a_retry_is_not_the_end(
-    hook: FakeHook, monkeypatch: pytest.MonkeyPatch, state: str | None
+    horsies: FakeHorsies, monkeypatch: pytest.MonkeyPatch, state: str | None
 ) -> None:
     monkeypatch.setattr(sensors, "can_ask", lambda: True)
     monkeypatch.setattr(sensors, "read_state", lambda instance: InstanceState(exists=True, state=state))
-    hook.submissions[TaskInstanceKey(dag_id="sales", run_id="r", task_id="load")] = [submission(ID)]
-    hook.states = {ID: TaskState.FAILED}
+    put_submissions(horsies, [submission(ID)])
+    put_states(horsies, {ID: TaskState.FAILED})
     assert make_external().poke(context()) is False
 
 
-def test_clear_between_two_looks_is_no_failure(hook: FakeHook, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clear_between_two_looks_is_no_failure(horsies: FakeHorsies, monkeypatch: pytest.MonkeyPatch) -> None:
     found = [[submission(ID)], [submission(ID, is_latest=False), submission(OTHER_ID, life=2)]]
-    monkeypatch.setattr(hook, "submissions_of", lambda task_instance: found.pop(0))
-    hook.states = {ID: TaskState.CANCELLED, OTHER_ID: TaskState.PENDING}
+    monkeypatch.setattr(FakeClient, "read_submissions", lambda client, task_instance: found.pop(0))
+    put_states(horsies, {ID: TaskState.CANCELLED, OTHER_ID: TaskState.PENDING})
     assert make_external().poke(context()) is False
     assert found == []
 
 
-def test_failed_submission_may_be_followed_by_another_if_that_is_wanted(hook: FakeHook) -> None:
-    hook.submissions[TaskInstanceKey(dag_id="sales", run_id="r", task_id="load")] = [submission(ID)]
-    hook.states = {ID: TaskState.FAILED}
+def test_failed_submission_may_be_followed_by_another_if_that_is_wanted(horsies: FakeHorsies) -> None:
+    put_submissions(horsies, [submission(ID)])
+    put_states(horsies, {ID: TaskState.FAILED})
     with pytest.raises(AirflowFailException):
         make_external().poke(context())
     assert make_external(failed_states=[]).poke(context()) is False
@@ -392,13 +341,9 @@ def test_failed_submission_may_be_followed_by_another_if_that_is_wanted(hook: Fa
 @pytest.mark.parametrize(
     ("depth", "expected"), [((5, 1), True), ((10, 1), False), ((5, 0), False)], ids=["open", "full", "unserved"]
 )
-def test_queue_is_looked_at(hook: FakeHook, depth: tuple[int, int], expected: bool) -> None:
+def test_queue_is_looked_at(horsies: FakeHorsies, depth: tuple[int, int], expected: bool) -> None:
     ready, served_by = depth
-    hook.depths = [
-        QueueDepth(
-            queue="spark", ready=ready, delayed=0, claimed=0, running=0, oldest_ready_at=None, served_by=served_by
-        )
-    ]
+    horsies.queue("spark", ready=ready, workers=served_by)
     assert HorsiesQueueSensor(task_id="room", queue="spark", max_depth=10).poke(context()) is expected
 
 
@@ -412,13 +357,13 @@ def deferred(sensor: Any) -> TaskDeferred:
     return caught.value
 
 
-def test_task_that_ended_already_needs_no_deferral(hook: FakeHook) -> None:
-    hook.states = {ID: TaskState.COMPLETED}
+def test_task_that_ended_already_needs_no_deferral(horsies: FakeHorsies) -> None:
+    put_states(horsies, {ID: TaskState.COMPLETED})
     assert make_sensor(deferrable=True).execute(context()) is None
 
 
-def test_sensor_defers_until_its_deadline_and_never_cancels(hook: FakeHook) -> None:
-    hook.states = {ID: TaskState.PENDING}
+def test_sensor_defers_until_its_deadline_and_never_cancels(horsies: FakeHorsies) -> None:
+    put_states(horsies, {ID: TaskState.PENDING})
     before = datetime.now(UTC)
     left = deferred(make_sensor(deferrable=True, timeout=86_400))
     trigger = left.trigger
@@ -433,7 +378,7 @@ def test_sensor_defers_until_its_deadline_and_never_cancels(hook: FakeHook) -> N
     assert airflow_gives_up - datetime.now(UTC) <= left.timeout <= airflow_gives_up - before
 
 
-def test_sensor_of_a_submission_defers_with_what_it_needs_to_look_for_it(hook: FakeHook) -> None:
+def test_sensor_of_a_submission_defers_with_what_it_needs_to_look_for_it(horsies: FakeHorsies) -> None:
     trigger = deferred(make_external(deferrable=True, external_map_index=3, poke_interval=0, failed_states=[])).trigger
     assert isinstance(trigger, HorsiesSubmissionTrigger)
     assert trigger.submitter == {"dag_id": "sales", "run_id": "r", "task_id": "load", "map_index": 3}
@@ -441,10 +386,11 @@ def test_sensor_of_a_submission_defers_with_what_it_needs_to_look_for_it(hook: F
     assert trigger.cancel_on_kill is False
 
 
-def test_queue_sensor_defers_with_its_bounds(hook: FakeHook) -> None:
+def test_queue_sensor_defers_with_its_bounds(horsies: FakeHorsies) -> None:
     sensor = HorsiesQueueSensor(
         task_id="room", queue="spark", min_workers=2, max_depth="7", poke_interval=20, deferrable=True
     )
+    horsies.queue("spark", workers=0)
     trigger = deferred(sensor).trigger
     assert isinstance(trigger, HorsiesQueueTrigger)
     assert (trigger.queue, trigger.min_workers, trigger.max_depth, trigger.poll_seconds) == ("spark", 2, 7, 20)
@@ -455,30 +401,31 @@ def resume(sensor: Any, **event: Any) -> Any:
 
 
 @pytest.mark.parametrize("reason", ["ended", "decided", "not_found", "timed_out"])
-def test_tables_have_the_last_word(hook: FakeHook, reason: str) -> None:
-    hook.states = {ID: TaskState.COMPLETED}
+def test_tables_have_the_last_word(horsies: FakeHorsies, reason: str) -> None:
+    put_states(horsies, {ID: TaskState.COMPLETED})
     assert resume(make_sensor(deferrable=True), reason=reason) is None
-    hook.states = {ID: TaskState.FAILED}
+    put_states(horsies, {ID: TaskState.FAILED})
     with pytest.raises(AirflowFailException, match="no such table"):
         resume(make_sensor(deferrable=True), reason=reason)
     with pytest.raises(AirflowSkipException):
         resume(make_sensor(deferrable=True, soft_fail=True), reason=reason)
 
 
-def test_time_out_is_airflows_own(hook: FakeHook) -> None:
-    hook.states = {ID: TaskState.RUNNING}
-    with pytest.raises(AirflowSensorTimeout, match=r"longer than 60\.0 seconds"):
+def test_time_out_is_airflows_own(horsies: FakeHorsies) -> None:
+    put_states(horsies, {ID: TaskState.RUNNING})
+    with pytest.raises(AirflowSensorTimeout, match=r"timed out after 60\.0 seconds"):
         resume(make_sensor(deferrable=True, timeout=60), reason="timed_out")
     with pytest.raises(AirflowSkipException):
         resume(make_sensor(deferrable=True, soft_fail=True), reason="timed_out")
 
 
-def test_condition_that_no_longer_holds_is_waited_for_again(hook: FakeHook) -> None:
+def test_condition_that_no_longer_holds_is_waited_for_again(horsies: FakeHorsies) -> None:
+    horsies.queue("default", workers=0)
     with pytest.raises(TaskDeferred):
         resume(HorsiesQueueSensor(task_id="room", deferrable=True), reason="ended")
 
 
-def test_error_of_the_trigger_is_told(hook: FakeHook) -> None:
+def test_error_of_the_trigger_is_told(horsies: FakeHorsies) -> None:
     with pytest.raises(HorsiesError, match="no horsies tables"):
         resume(make_sensor(deferrable=True, soft_fail=True), reason="error", message="no horsies tables")
     with pytest.raises(AirflowSkipException, match="never_fail"):

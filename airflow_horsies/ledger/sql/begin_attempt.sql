@@ -1,4 +1,4 @@
--- An attempt that was begun before, and handed back to the queue, begins anew; its lines stay.
+-- An attempt that went back to the queue starts again; its lines are kept.
 INSERT INTO airflow_horsies.attempts AS known (horsies_task_id, attempt, worker_id, hostname, pid, started_at)
 VALUES (%(horsies_task_id)s::uuid, %(attempt)s, %(worker_id)s, %(hostname)s, %(pid)s, %(started_at)s)
 ON CONFLICT (horsies_task_id, attempt) DO UPDATE SET

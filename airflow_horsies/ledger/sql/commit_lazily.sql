@@ -1,2 +1,2 @@
--- What a worker tells may be lost when the server crashes: waiting for its disk would cost each task milliseconds.
+-- A report of a worker may be lost if the server crashes: waiting for the disk would cost every task milliseconds.
 SELECT set_config('synchronous_commit', 'off', TRUE)

@@ -1,4 +1,4 @@
--- Whether a later try of the life that sent one of these tasks has asked for them.
+-- Whether a later try of the life that sent one of these tasks has requested them.
 SELECT EXISTS (
     SELECT
     FROM airflow_horsies.submissions AS ours

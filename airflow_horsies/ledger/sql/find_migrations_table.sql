@@ -1,5 +1,5 @@
--- The catalogue answers everybody; to_regclass raises for a user who may not look into the schema. A table without
--- min_writer is about to be altered by whoever migrates.
+-- Every user may read the catalog; to_regclass fails for a user without access to the schema. A table without
+-- min_writer is about to be altered by a migration.
 SELECT
     count(*) > 0 AS found,
     coalesce(bool_or(EXISTS (

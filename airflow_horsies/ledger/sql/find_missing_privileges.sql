@@ -1,4 +1,4 @@
--- What this user may not do with our own tables, and the grant that would change it.
+-- The privileges on our own tables that this user lacks, and the grants.
 SELECT
     'CREATE on database ' || current_database() AS missing,
     'GRANT CREATE ON DATABASE ' || quote_ident(current_database()) || ' TO ' || quote_ident(current_user) || ';'

@@ -1,4 +1,4 @@
--- Which of these tasks stand in the ledger, in whatever life.
+-- Which of these tasks are recorded, in any life.
 SELECT DISTINCT horsies_task_id::text AS horsies_task_id
 FROM airflow_horsies.submissions
 WHERE horsies_task_id = ANY(%(ids)s::uuid[])

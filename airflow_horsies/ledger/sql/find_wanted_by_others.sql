@@ -1,5 +1,5 @@
--- Which of these tasks somebody else wants: another task instance that shares it by an idempotency key, or whoever sent
--- it without telling us.
+-- Which of these tasks others need: another task instance that shares the task through an idempotency key, or a sender
+-- without a record in our tables.
 SELECT horsies_task_id::text AS horsies_task_id
 FROM airflow_horsies.known_submissions
 WHERE

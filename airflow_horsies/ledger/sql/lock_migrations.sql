@@ -1,2 +1,2 @@
--- Many processes meet a new database at once; one migrates while the others wait, then find it done.
+-- Many processes may start on a new database at once: one migrates while the others wait.
 SELECT pg_advisory_xact_lock(734, 0)

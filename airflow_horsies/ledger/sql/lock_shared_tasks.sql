@@ -1,5 +1,5 @@
--- Who lets go of a task that others may share and who takes it up come one after the other, in the order of the ids.
--- Only those are locked that were sent under a key, or by a release that did not say: locks are few, and items many.
+-- Serialises the release and the reuse of shared tasks, in the order of the ids. Only tasks with a key are locked, or
+-- those of a release that did not record it, because there are few locks and many items.
 SELECT count(pg_advisory_xact_lock(hashtextextended(id, 735))) AS locked
 FROM (
     SELECT DISTINCT horsies_task_id::text AS id

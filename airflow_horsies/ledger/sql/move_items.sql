@@ -1,4 +1,4 @@
--- Items of a batch that stand elsewhere now, or are no longer asked for; those that are, are wanted again.
+-- Items of a batch that have moved or are no longer requested; requested items are no longer released.
 UPDATE airflow_horsies.submissions AS sent
 SET place = moved.place, released_at = CASE WHEN moved.place < 0 THEN now() END
 FROM json_to_recordset(%(items)s::json) AS moved (position integer, place integer)

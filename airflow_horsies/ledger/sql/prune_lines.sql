@@ -1,5 +1,5 @@
--- Some lines of tasks that are gone, and some of those that are too old, whatever became of their task. By their place in
--- the table: a line is never changed, so that it is where the same snapshot has seen it.
+-- A limited number of lines of removed tasks, and of lines that are too old. Deleted by ctid, which is safe because
+-- lines are never updated.
 WITH pruned AS (
     DELETE FROM airflow_horsies.logs
     WHERE

@@ -1,4 +1,4 @@
--- What is kept are the newest of a name, by their period, and the newest of all, by when they were made.
+-- Keeps the newest reports of a name, by period, and the newest of all, by the time of creation.
 DELETE FROM airflow_horsies.reports AS old
 WHERE
     (

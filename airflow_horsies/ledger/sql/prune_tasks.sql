@@ -1,4 +1,4 @@
--- A submission or an attempt that came meanwhile stays.
+-- A submission or an attempt that was recorded meanwhile is kept.
 WITH gone AS (SELECT unnest(%(ids)s::uuid[]) AS id),
 attempts AS (
     DELETE FROM airflow_horsies.attempts

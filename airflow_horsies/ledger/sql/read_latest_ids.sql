@@ -1,5 +1,5 @@
--- The ids of what a task instance of this deployment submitted last, by position. One value, which is handed on as it
--- is: a batch may have very many.
+-- The ids of the last submission of a task instance of this deployment, by position. One value, passed on unchanged,
+-- because a batch may be very large.
 SELECT count(*) AS count, coalesce(array_agg(horsies_task_id ORDER BY position), '{}')::text AS ids
 FROM airflow_horsies.known_submissions
 WHERE

@@ -1,4 +1,4 @@
--- The newest round of each item of the newest life, also of items that are no longer asked for.
+-- The newest round of each item of the newest life, including items that are no longer requested.
 SELECT DISTINCT ON (sent.position)
     sent.position, sent.place, sent.life, sent.round, sent.try_number, sent.horsies_task_id::text AS horsies_task_id,
     sent.base_url, sent.run_key, sent.run_started_at, sent.clear_number, sent.max_tries, sent.work, sent.occurrence,

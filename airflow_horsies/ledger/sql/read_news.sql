@@ -1,4 +1,4 @@
--- All followers in one statement: the next lines of each task, a bounded number, and how far each one is.
+-- For all followers in one statement: a limited number of the next lines of each task, and its progress.
 SELECT
     seen.horsies_task_id::text AS horsies_task_id, line.attempt, line.line_number, line.logged_at, line.level,
     line.line, progress.attempt AS progress_attempt, progress.done, progress.total, progress.stage,

@@ -1,7 +1,7 @@
--- The next ids that any of our tables knows, in their order, and whether nothing was heard of them for a while.
+-- The next ids of all our tables, in order, and whether they had no activity for a while.
 WITH RECURSIVE page AS (SELECT coalesce(%(after)s::uuid, '00000000-0000-0000-0000-000000000000') AS after),
 
--- One look at the index for each task, however many lines it has.
+-- One index lookup per task, however many lines it has.
 logged AS (
     (
         SELECT logs.horsies_task_id, 1 AS number

@@ -1,4 +1,4 @@
--- What a task instance of this deployment submitted under a position, newest first.
+-- The submissions of a task instance of this deployment at a position, newest first.
 SELECT
     namespace, dag_id, run_id, task_id, map_index, position, life, round, try_number,
     horsies_task_id::text AS horsies_task_id, base_url, task_name, queue_name, good_until, submitted_at, is_latest

@@ -1,4 +1,4 @@
--- What each task instance of a DAG run submitted last.
+-- The last submissions of the task instances of a DAG run.
 SELECT
     namespace, dag_id, run_id, task_id, map_index, position, life, round, try_number,
     horsies_task_id::text AS horsies_task_id, base_url, task_name, queue_name, good_until, submitted_at, is_latest

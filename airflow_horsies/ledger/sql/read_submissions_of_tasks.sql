@@ -1,4 +1,4 @@
--- The task instances behind horsies tasks, and whether what they submitted is still the latest.
+-- The submissions of horsies tasks, and whether they are still the latest.
 SELECT
     namespace, dag_id, run_id, task_id, map_index, position, life, round, try_number,
     horsies_task_id::text AS horsies_task_id, base_url, task_name, queue_name, good_until, submitted_at, is_latest

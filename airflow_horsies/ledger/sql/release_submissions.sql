@@ -1,4 +1,4 @@
--- This task instance no longer wants these tasks.
+-- This task instance no longer needs these tasks.
 UPDATE airflow_horsies.submissions
 SET released_at = now()
 WHERE

@@ -1,4 +1,4 @@
--- To be carried out later. A worker of ours that gets the task first stops it by the signal.
+-- Carried out later. If a worker of ours starts the task first, the signal stops it.
 WITH requested AS (
     INSERT INTO airflow_horsies.cancel_requests (horsies_task_id)
     SELECT unnest(%(ids)s::uuid[])

@@ -1,4 +1,4 @@
--- Some pages of the table, in order: where to cut it into parts of like size.
+-- A sample of the table, in order, to divide it into parts of similar size.
 SELECT s.submitted_at AS at, s.horsies_task_id::text AS key
 FROM airflow_horsies.submissions AS s TABLESAMPLE SYSTEM (%(percent)s::float4)
 WHERE

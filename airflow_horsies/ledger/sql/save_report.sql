@@ -1,4 +1,4 @@
--- A report that is made again takes the place of the one before.
+-- A report of the same name and period is replaced.
 INSERT INTO airflow_horsies.reports (name, period_start, period_end, location, page)
 VALUES (%(name)s, %(period_start)s, %(period_end)s, %(location)s, %(page)s)
 ON CONFLICT (name, period_start, period_end) DO UPDATE

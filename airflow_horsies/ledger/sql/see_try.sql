@@ -1,4 +1,4 @@
--- A try that sends nothing leaves its number behind, so that an earlier one that was taken for dead undoes nothing.
+-- A try that sends nothing records its number, so that an earlier try that Airflow gave up does not undo its work.
 UPDATE airflow_horsies.submissions
 SET seen_try = %(try_number)s
 WHERE

@@ -1,4 +1,4 @@
--- Several processes may come at once: each takes others. Only certain ones where ids are given.
+-- Concurrent processes take different requests. Only those with the given ids, if there are any.
 DELETE FROM airflow_horsies.cancel_requests
 WHERE horsies_task_id IN (
     SELECT horsies_task_id FROM airflow_horsies.cancel_requests

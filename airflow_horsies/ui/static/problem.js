@@ -1,7 +1,10 @@
-// A page that says what is wrong: only dressed, and its link moves the Airflow around.
+// A page that shows a problem. Its link navigates the Airflow around it.
 
-import { followInAirflow } from "./common.js";
+import "./common/theme.js";
+import { followInAirflow } from "./common/links.js";
 
-for (const link of document.querySelectorAll("a[data-top]")) {
-  link.addEventListener("click", (event) => followInAirflow(event, link.getAttribute("href")));
+/** @type {NodeListOf<HTMLAnchorElement>} */
+const links = document.querySelectorAll("a[data-top]");
+for (const link of links) {
+  link.addEventListener("click", (event) => followInAirflow(event, link.getAttribute("href") ?? ""));
 }

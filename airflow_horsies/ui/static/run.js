@@ -1,97 +1,135 @@
-// A DAG run: its horsies tasks on one clock, failures first.
+// The page of a DAG run: its horsies tasks on one time axis, failures first.
 
-import { badge, emptyBox, getJson, h, horsies, instanceLink, number, plural, poll, problemBox, setServerTime, staleNotice, update } from "./common.js";
-import { legend, segmentBar, timeline } from "./charts.js";
+/** @import { Run, RunRow } from "./payloads.d.ts" */
 
-const LIVE = new Set(["PENDING", "CLAIMED", "RUNNING"]);
-const page = document.getElementById("page");
-const [, dag_id, run_id] = location.pathname.slice(horsies.length).match(/^\/dags\/([^/]+)\/gantt\/(.+)$/).map((each) => decodeURIComponent(each));
+import "./common/theme.js";
+import { emptyBox, problemBox, staleNotice } from "./common/boxes.js";
+import { setServerTime } from "./common/clock.js";
+import { h, page, table, update } from "./common/dom.js";
+import { errorCode, instanceLink } from "./common/links.js";
+import { poll } from "./common/polling.js";
+import { getJson } from "./common/requests.js";
+import { horsies } from "./common/site.js";
+import { badge, isLive, number, plural, stateCounts } from "./common/text.js";
+import { segmentBar, segmentLegend, timeline } from "./common/timeline.js";
+
+const EMPTY_SECONDS = 3;
+const LIVE_SECONDS = 3;
+const RESTING_SECONDS = 10;
+
+const [dag_id, run_id] = readAddress();
 const api = `${horsies}/api/dags/${encodeURIComponent(dag_id)}/gantt/${encodeURIComponent(run_id)}`;
 const place = { notice: h("div"), content: h("div") };
-let data = null;
 
-poll(
-  async () => {
-    data = await getJson(api);
-    setServerTime(data.now);
-    if (!data.rows.length) {
-      page.replaceChildren(emptyBox("Nothing here yet", "No task of this run has submitted anything to horsies. When one does, it appears here by itself."));
-      return 3;
-    }
-    if (!place.content.isConnected) page.replaceChildren(place.notice, place.content);
-    place.notice.replaceChildren();
-    update(place.content, [data.rows, data.total], content);
-    return data.rows.some((row) => LIVE.has(row.state)) ? 3 : 10;
-  },
-  {
-    failed(error) {
-      if (place.content.isConnected) place.notice.replaceChildren(staleNotice(error));
-      else page.replaceChildren(problemBox(error));
-    },
-  },
-);
+function readAddress() {
+  const found = location.pathname.slice(horsies.length).match(/^\/dags\/([^/]+)\/gantt\/(.+)$/) ?? ["", "", ""];
+  return found.slice(1).map((part) => decodeURIComponent(part));
+}
 
-function content() {
-  const failed = data.rows.filter((row) => ["FAILED", "EXPIRED"].includes(row.state)).length;
-  const rows = data.rows.filter((row) => row.segments.length);
+async function read() {
+  /** @type {Run} */
+  const run = await getJson(api);
+  setServerTime(run.now);
+  if (!run.rows.length) {
+    const detail = "No task of this run has submitted a horsies task yet. Tasks appear here automatically.";
+    page.replaceChildren(emptyBox("No tasks yet", detail));
+    return EMPTY_SECONDS;
+  }
+  if (!place.content.isConnected) page.replaceChildren(place.notice, place.content);
+  place.notice.replaceChildren();
+  update(place.content, [run.rows, run.total], () => content(run));
+  return run.rows.some((row) => isLive(row.state)) ? LIVE_SECONDS : RESTING_SECONDS;
+}
+
+/** @param {Run} run */
+function content(run) {
+  const failed = run.rows.filter((row) => row.state === "FAILED" || row.state === "EXPIRED");
+  const summary = `${dag_id} · ${run_id} · ${plural(run.total, "task instance")}`;
   return [
     h(
       "header",
       {},
       h("div", { class: "title" }, h("h1", {}, "Horsies tasks of this run")),
-      h("p", { class: "quiet" }, `${dag_id} · ${run_id} · ${plural(data.total, "task instance")}`, failed ? `, ${number(failed)} failed` : ""),
+      h("p", { class: "quiet" }, summary, failed.length ? `, ${number(failed.length)} failed` : ""),
     ),
-    h(
-      "section",
-      { class: "card", id: "gantt" },
-      rows.length
-        ? timeline(rows.map((row) => ({ label: label(row), bars: row.segments.map((segment) => segmentBar(segment, row.task_id)) })))
-        : h("p", { class: "quiet" }, "horsies no longer keeps the tasks of this run."),
-      legend([["waiting", "waiting"], ["claimed", "claimed"], ["running", "running"], ["completed", "completed"], ["failed", "failed"], ["backing-off", "backing off"], ["cancelled", "cancelled"]]),
-      data.total > data.rows.length ? h("p", { class: "notice" }, `${number(data.rows.length)} of ${number(data.total)} task instances are shown: those that failed or run come first.`) : null,
-      data.is_cut ? h("p", { class: "notice" }, "The run has more horsies tasks than this page reads; the batches at its end are not whole.") : null,
-    ),
-    failed ? failures() : null,
+    gantt(run),
+    failed.length ? failures(failed) : null,
   ];
 }
 
+/** @param {Run} run */
+function gantt({ rows, total, is_cut }) {
+  const drawn = rows.filter((row) => row.segments.length);
+  return h(
+    "section",
+    { class: "card", id: "gantt" },
+    drawn.length
+      ? timeline(
+        drawn.map((row) => ({
+          label: label(row),
+          bars: row.segments.map((segment) => segmentBar(segment, row.task_id)),
+        })),
+      )
+      : h("p", { class: "quiet" }, "The tasks of this run are past their retention."),
+    segmentLegend(),
+    total > rows.length
+      ? h(
+        "p",
+        { class: "notice" },
+        `${number(rows.length)} of ${number(total)} task instances are shown. Failed and running ones come first.`,
+      )
+      : null,
+    is_cut
+      ? h(
+        "p",
+        { class: "notice" },
+        "The run has more horsies tasks than this page reads. The last batches are incomplete.",
+      )
+      : null,
+  );
+}
+
+/** @param {RunRow} row */
 function label(row) {
-  const instance = { dag_id, run_id, task_id: row.task_id, map_index: row.map_index };
   return [
-    instanceLink(instance),
+    rowLink(row),
     " ",
     row.state ? badge(row.state) : h("span", { class: "quiet" }, "past retention"),
     row.items > 1 ? h("span", { class: "quiet" }, ` ${number(row.items)} items`) : null,
   ];
 }
 
-function failures() {
-  const rows = data.rows.filter((row) => ["FAILED", "EXPIRED"].includes(row.state));
+/** @param {RunRow} row */
+function rowLink({ task_id, map_index }) {
+  return instanceLink({ dag_id, run_id, task_id, map_index });
+}
+
+/** @param {RunRow[]} rows */
+function failures(rows) {
   return h(
     "section",
     { class: "card" },
-    h("h2", {}, "What failed"),
-    h(
-      "div",
-      { class: "scroll" },
-      h(
-        "table",
-        {},
-        h("thead", {}, h("tr", {}, ["Task", "State", "Error"].map((name) => h("th", { scope: "col" }, name)))),
-        h(
-          "tbody",
-          {},
-          rows.map((row) =>
-            h(
-              "tr",
-              {},
-              h("td", {}, instanceLink({ dag_id, run_id, task_id: row.task_id, map_index: row.map_index })),
-              h("td", {}, Object.entries(row.counts).map(([state, count]) => [badge(state), row.items > 1 ? ` ${number(count)} ` : ""])),
-              h("td", {}, h("strong", {}, row.error_code ?? ""), h("div", { class: "message" }, row.error_message ?? "")),
-            ),
-          ),
-        ),
-      ),
-    ),
+    h("h2", {}, "Failures"),
+    table(["Task", "State", "Error"], rows.map(failureRow)),
   );
 }
+
+/** @param {RunRow} row */
+function failureRow(row) {
+  const states = stateCounts(row.counts).map((
+    [state, count],
+  ) => [badge(state), row.items > 1 ? ` ${number(count)} ` : ""]);
+  const message = h("div", { class: "message" }, row.error_message ?? "");
+  return h(
+    "tr",
+    {},
+    h("td", {}, rowLink(row)),
+    h("td", {}, states),
+    h("td", {}, errorCode(row.error_code ?? "", row.error_url), message),
+  );
+}
+
+poll(read, (problem) => {
+  if (place.content.isConnected) place.notice.replaceChildren(staleNotice(problem));
+  else page.replaceChildren(problemBox(problem));
+});

@@ -1,2 +1,2 @@
--- What this transaction sees, for others to see the same while it lasts.
+-- The snapshot of this transaction, for use by others while it lasts.
 SELECT pg_export_snapshot() AS snapshot

@@ -1,5 +1,5 @@
--- What this user may not do, and the grant that would change it. Objects that this release of horsies does not
--- have are not needed. Upstream's functions run with the caller's privileges, so those of their tables count too.
+-- The privileges that this user lacks, and the grants. Objects that this release of horsies does not have are not
+-- needed. The functions of horsies run with the privileges of the caller, so those on their tables count too.
 WITH needed (purpose, object, privilege) AS (
     VALUES
         ('read', 'horsies_schema_version', 'SELECT'),
@@ -21,7 +21,7 @@ WITH needed (purpose, object, privilege) AS (
         ('cancel', 'horsies_task_history_clock_exceptions', 'SELECT'),
         ('cancel', 'horsies_task_history_clock_exceptions', 'INSERT')
 ),
--- A finished task leaves horsies_tasks with its attempts only where there is a history to move it to.
+-- A finished task leaves horsies_tasks with its attempts only if there is a history.
 needed_to_move (purpose, object, privilege) AS (
     SELECT 'cancel', moved.object, 'DELETE'
     FROM (VALUES ('horsies_tasks'), ('horsies_task_attempts')) AS moved (object)
@@ -45,7 +45,7 @@ FROM (
 INNER JOIN pg_proc AS proc ON proc.proname = functions.name AND pg_function_is_visible(proc.oid)
 WHERE NOT has_function_privilege(proc.oid, 'EXECUTE')
 UNION ALL
--- Workers make new partitions every day, so that a grant on those of today would not last.
+-- Workers create new partitions every day, so a grant on the current ones would not last.
 SELECT DISTINCT
     'cancel',
     'SELECT on every partition of horsies_task_history',

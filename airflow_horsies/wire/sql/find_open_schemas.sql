@@ -1,5 +1,5 @@
--- Schemas of the search path in which everybody may create functions and operators. One whose arguments fit better than
--- those of Postgres' own would be called in their place, with the privileges of this user.
+-- Schemas of the search path in which every user may create functions and operators. One that matches the arguments
+-- better than a built-in one would be called instead, with the privileges of this user.
 SELECT
     namespace.nspname AS name,
     'REVOKE CREATE ON SCHEMA ' || quote_ident(namespace.nspname) || ' FROM PUBLIC;' AS remedy

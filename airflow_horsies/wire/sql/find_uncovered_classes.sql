@@ -1,5 +1,5 @@
--- Retention classes whose tasks cannot end now, as no partition of their history holds the present. Read from the
--- catalogs of Postgres, which everybody may read; horsies' own catalog of partitions needs a privilege.
+-- Retention classes whose tasks cannot end now, because their history has no partition for the current time. Read from
+-- the catalogs of Postgres, which every user may read; the catalog of horsies needs a privilege.
 SELECT substring(pg_get_expr(class.relpartbound, class.oid) FROM '''(.*)''') AS class_key
 FROM pg_inherits AS of_history
 INNER JOIN pg_class AS class ON class.oid = of_history.inhrelid

@@ -1,5 +1,5 @@
--- Times as ISO 8601 in UTC, and numbers in full, whatever the server or the user is set to; and memory for a join of
--- all tasks with all attempts, which would else go through files. For this transaction only.
+-- Times as ISO 8601 in UTC and numbers in full, independent of the settings of the server and the user; and memory for
+-- a join of all tasks with all attempts, which would otherwise use files. For this transaction only.
 SELECT
     set_config('TimeZone', 'UTC', TRUE) AS timezone,
     set_config('DateStyle', 'ISO, YMD', TRUE) AS datestyle,

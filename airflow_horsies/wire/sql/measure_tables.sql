@@ -1,4 +1,4 @@
--- The bytes of tables with all their partitions; those that are not there have none.
+-- The size of tables with their partitions, in bytes; missing tables count as empty.
 SELECT
     coalesce(sum(pg_relation_size(known.oid)), 0)::bigint + coalesce(sum((
         SELECT sum(pg_relation_size(tree.relid)) FROM pg_partition_tree(known.oid) AS tree WHERE tree.isleaf

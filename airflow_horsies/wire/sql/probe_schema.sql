@@ -1,5 +1,5 @@
--- The shape decides, not the version number: a newer worker bumps the number of an older database and
--- leaves its tables as they were until upstream's offline cutover.
+-- The tables decide, not the version number: a newer worker increases the number of an older database and leaves its
+-- tables unchanged until the offline cutover of horsies.
 SELECT
     tasks.oid IS NOT NULL AS has_tasks,
     (

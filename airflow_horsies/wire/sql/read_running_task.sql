@@ -1,4 +1,4 @@
--- The task as the child that runs it knows it: no row where the claim is no longer its own.
+-- The task that a worker child runs; no row if the child no longer has the claim.
 SELECT retry_count, good_until
 FROM horsies_tasks
 WHERE

@@ -1,4 +1,4 @@
--- No release tells its number; the names of the settings it reports changed from release to release.
+-- No release reports its version; the names of its settings differ between releases.
 SELECT DISTINCT ON (state.worker_id)
     state.worker_id,
     state.worker_started_at,

@@ -1,5 +1,5 @@
--- A worker says how it is at an interval of its own choosing (1 to 300 s, 30 by default) and says nothing when
--- it ends, so it counts as alive for three of its intervals; with one snapshot the default is assumed.
+-- A worker reports at its own interval (1 to 300 s, 30 by default) and not when it ends, so it counts as alive for
+-- three intervals; with a single report, the default interval is assumed.
 SELECT
     last.worker_id,
     last.hostname,

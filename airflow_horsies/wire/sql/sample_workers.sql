@@ -1,4 +1,4 @@
--- Some pages of the table, in order: where to cut it into parts of like size.
+-- A sample of the table, in order, to divide it into parts of similar size.
 SELECT s.snapshot_at AS at, s.worker_id::text AS key
 FROM horsies_worker_states AS s TABLESAMPLE SYSTEM (%(percent)s::float4)
 WHERE

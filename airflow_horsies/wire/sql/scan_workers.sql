@@ -1,4 +1,4 @@
--- A slice of what workers have said of themselves, for one of several readers.
+-- A slice of the reports of workers, for one of several readers.
 SELECT
     s.worker_id, s.snapshot_at, s.hostname, s.pid, s.processes, s.max_claim_batch, s.max_claim_per_worker,
     s.cluster_wide_cap, s.queues::text[] AS queues, s.queue_priorities::text AS queue_priorities,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import signal
 
+from airflow_horsies.db.statement import sql_text
 from airflow_horsies.ledger.schema import PACKAGE
-from airflow_horsies.wire.statement import sql_text
 from tests.chaos.plan import STATEMENTS
 from tests.chaos.points import COMMIT, Death, name_of, names
 

@@ -48,9 +48,9 @@ def test_attempts_are_listed_under_their_task() -> None:
 
 def test_clean_leaves_a_folder_that_holds_no_demo_alone(tmp_path: Path) -> None:
     (tmp_path / "precious").touch()
-    with pytest.raises(EmbeddedError, match="holds no demo"):
+    with pytest.raises(EmbeddedError, match="does not contain a demo"):
         clean(tmp_path)
-    assert [each.name for each in tmp_path.iterdir()] == ["precious"]
+    assert [path.name for path in tmp_path.iterdir()] == ["precious"]
 
 
 def test_the_demo_is_the_same_deployment_over_restarts_and_no_other(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_a_command_that_does_not_exist_is_named_in_the_log(tmp_path: Path) -> No
     missing = GuardedProcess("it", [tmp_path / "missing"], log=tmp_path / "log", environ=dict(os.environ))
     with missing:
         assert missing.wait(10) == 127
-    assert "cannot run" in missing.log_tail()
+    assert "Cannot run" in missing.log_tail()
 
 
 def test_stop_sends_the_stop_signal(tmp_path: Path) -> None:
@@ -118,11 +118,11 @@ def test_a_process_started_by_a_thread_outlives_the_thread(tmp_path: Path) -> No
 
 
 def test_a_second_start_is_refused(tmp_path: Path) -> None:
-    with shell("sleep 300", tmp_path) as child, pytest.raises(EmbeddedError, match="running already"):
+    with shell("sleep 300", tmp_path) as child, pytest.raises(EmbeddedError, match="already running"):
         child.start()
 
 
 def test_another_platform_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process.sys, "platform", "darwin")
-    with pytest.raises(EmbeddedError, match="Linux only, not on darwin"):
+    with pytest.raises(EmbeddedError, match="only on Linux, not on darwin"):
         process.require_linux()

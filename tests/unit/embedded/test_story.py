@@ -47,7 +47,7 @@ def view(name: str, state: TaskState, *codes: str | None) -> TaskView:
 
 
 GOOD = Outcome(
-    asked=ALL_DAYS,
+    expected_days=ALL_DAYS,
     days=Counter({"success": ALL_DAYS}),
     month={"days": ALL_DAYS, "flights": 27004, "cancelled": 521},
     quarantined=21,
@@ -59,47 +59,47 @@ GOOD = Outcome(
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "problems"),
     [
         ({}, []),
-        ({"days": Counter({"success": 30, "failed": 1})}, ["31 days succeeded"]),
-        ({"month": {"days": 30}}, ["the roll-up of 2013-01 has them all"]),
+        ({"days": Counter({"success": 30, "failed": 1})}, ["Not all of 31 days succeeded."]),
+        ({"month": {"days": 30}}, ["The roll-up of 2013-01 lacks days."]),
         (
             {"healed": view("flights.enrich", TaskState.COMPLETED, None)},
-            ["the weather of 2013-01-08 was had after a retry"],
+            ["The weather of 2013-01-08 was not read after a retry."],
         ),
         (
             {"broken": view("flights.validate", TaskState.FAILED, "WORKER_CRASHED")},
-            ["2013-02-01 failed the quality gate"],
+            ["2013-02-01 did not fail the quality gate."],
         ),
     ],
 )
-def test_what_did_not_go_as_it_should_is_told(wrong: dict[str, Any], told: list[str]) -> None:
-    assert replace(GOOD, **wrong).problems == told
+def test_what_did_not_go_as_it_should_is_told(wrong: dict[str, Any], problems: list[str]) -> None:
+    assert replace(GOOD, **wrong).problems == problems
 
 
 def test_the_summary_tells_what_happened(capsys: pytest.CaptureFixture[str]) -> None:
     print_summary(GOOD, 3.25)
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     for part in (
-        "In 3.2 minutes 31 days of January 2013",
-        "27,004 flights,\n521 of them cancelled, and 21 rows",
+        "The pipeline processed 31 days of January 2013 in 3.2 minutes",
+        "27,004 flights,\n521 of them cancelled. The quality gate quarantined 21 rows",
         "WEATHER_UNAVAILABLE: because (retried)",
         "QUALITY_GATE_FAILED: because",
-        "counts 220 tasks, 99.5% of them completed. Retries: 1. The page:\n  /reports/pages/week.html",
+        "counts 220 tasks, of which 99.5% completed. Retries: 1. The report is in:\n  /reports/pages/week.html",
     ):
-        assert part in told
+        assert part in output
 
 
 def test_waiting_ends_when_nothing_moves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(story, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(story, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(story, "STUCK_SECONDS", 0.05)
-    with pytest.raises(EmbeddedError, match="Nothing has moved for 0 minutes while waiting for Godot"):
+    with pytest.raises(EmbeddedError, match="There was no progress for 0 minutes while waiting for Godot"):
         story._until(lambda: False, "Godot")
 
 
 def test_waiting_goes_on_while_something_moves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(story, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(story, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(story, "STUCK_SECONDS", 0.05)
     steps = iter(range(20))
     left = [20]
@@ -140,8 +140,8 @@ class RunsOfAirflow:
 
 def test_a_day_that_fails_ends_the_waiting_with_its_reason() -> None:
     airflow = RunsOfAirflow(flights_daily_1="success", flights_daily_2="failed", flights_daily_3="queued")
-    with pytest.raises(EmbeddedError, match=r"The run flights_daily_2 of flights_daily failed\n  ingest: .* no disk"):
-        story._wait_for_days(airflow, "a", "b", 3, lambda told: None)  # type: ignore[arg-type]
+    with pytest.raises(EmbeddedError, match=r"Run flights_daily_2 of flights_daily failed\.\n  ingest: .* no disk"):
+        story._wait_for_days(airflow, "a", "b", 3, lambda text: None)  # type: ignore[arg-type]
 
 
 def test_what_failed_in_an_earlier_demo_runs_again() -> None:
@@ -151,7 +151,7 @@ def test_what_failed_in_an_earlier_demo_runs_again() -> None:
 
 
 def test_a_refusal_of_airflow_is_told_with_its_words() -> None:
-    with pytest.raises(EmbeddedError, match=r"Airflow refused PATCH /dags/x: 404 no such DAG"):
+    with pytest.raises(EmbeddedError, match=r"Airflow rejected PATCH /dags/x with 404: no such DAG"):
         api(httpx.Response(404, text="no such DAG")).unpause("x")
 
 
@@ -162,5 +162,5 @@ def test_a_run_that_is_there_already_is_no_error() -> None:
 
 def test_a_file_that_airflow_cannot_read_is_told() -> None:
     answer = httpx.Response(200, json={"import_errors": [{"filename": "x.py", "stack_trace": "SyntaxError"}]})
-    with pytest.raises(EmbeddedError, match=r"Airflow cannot read x\.py:\nSyntaxError"):
+    with pytest.raises(EmbeddedError, match=r"Airflow cannot import x\.py:\nSyntaxError"):
         api(answer).missing_dags(["x"])

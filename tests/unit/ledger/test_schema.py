@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from airflow_horsies.db.statement import Statement
 from airflow_horsies.exceptions import LedgerNewer, LedgerOutdated
 from airflow_horsies.ledger import schema
 from airflow_horsies.ledger.schema import (
@@ -16,7 +17,6 @@ from airflow_horsies.ledger.schema import (
     read_version,
     require_migrated,
 )
-from airflow_horsies.wire.statement import Statement
 from tests.unit import driving
 from tests.unit.driving import drive
 
@@ -85,7 +85,7 @@ def test_who_waited_for_the_lock_looks_again_and_finds_it_done() -> None:
 @pytest.mark.parametrize("versions", [(3,), (0, 3)], ids=["at first sight", "behind the lock"])
 @pytest.mark.usefixtures("two_migrations")
 def test_newer_ledger_is_refused_where_it_says_so(versions: tuple[int, ...]) -> None:
-    with pytest.raises(LedgerNewer, match=r"at version 3, and this release knows only 2.*Upgrade airflow-horsies"):
+    with pytest.raises(LedgerNewer, match=r"at version 3, and this release supports only 2.*Upgrade airflow-horsies"):
         drive(migrate(), at_version(*versions, min_writer=3))
     assert drive(migrate(), at_version(*versions, min_writer=2)).outcome == []
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_horsies.report.page import MOST_ROWS, Period, number, percent, render_page, seconds
+from airflow_horsies.report.page import MAX_ROWS, Period, number, percent, render_page, seconds
 from tests.unit.report.rows import MONDAY, WEEK, attempt, error, group, sample, worker
 
 MADE_AT = datetime(2026, 1, 12, 3, 4, tzinfo=UTC)
@@ -40,7 +40,7 @@ def test_a_page_shows_totals_days_groups_errors_attempts_and_workers() -> None:
     assert "Made 2026-01-12 03:04 UTC by airflow-horsies." in words
     for title in ("By day", "Error codes", "DAGs", "Tasks", "Queues", "Days", "Slowest attempts", "Workers"):
         assert title in words
-    for word in ("90 %", "10 of them not completed", "WORKER_CRASHED", "(not sent by Airflow)", "Monday, 5 January"):
+    for word in ("90 %", "10 not completed", "WORKER_CRASHED", "(not sent by Airflow)", "Monday, 5 January"):
         assert word in words
     assert "sales.load[3], manual__1" in words
     # 60 and 12 of 72 busy seconds.
@@ -57,7 +57,11 @@ def test_a_page_needs_nothing_but_itself() -> None:
 
 def test_hostile_words_stay_words() -> None:
     rows = {
-        "groups": [group(), group(day=MONDAY.date()), *(group(each, HOSTILE) for each in ("dag", "task", "queue"))],
+        "groups": [
+            group(),
+            group(day=MONDAY.date()),
+            *(group(dimension, HOSTILE) for dimension in ("dag", "task", "queue")),
+        ],
         "errors": [error(HOSTILE)],
         "slowest": [attempt(task_name=HOSTILE, dag_id=HOSTILE, run_id=HOSTILE, hostname=HOSTILE, outcome=HOSTILE)],
         "workers": [worker(HOSTILE, HOSTILE)],
@@ -82,9 +86,9 @@ def test_tasks_that_never_ran_have_no_times() -> None:
 
 
 def test_long_tables_are_cut_and_say_so() -> None:
-    rows = {**NOBODY, "groups": [group(), *(group("task", f"task {each}") for each in range(MOST_ROWS + 3))]}
+    rows = {**NOBODY, "groups": [group(), *(group("task", f"task {index}") for index in range(MAX_ROWS + 3))]}
     words = Outline(render_page(WEEK, **rows, made_at=MADE_AT)).words
-    assert f"The first {MOST_ROWS} of {MOST_ROWS + 3}; the parquet files have all." in words
+    assert f"The first {MAX_ROWS} of {MAX_ROWS + 3} rows. The Parquet files contain all rows." in words
 
 
 def test_a_period_knows_the_days_it_touches() -> None:
@@ -118,4 +122,4 @@ def test_percent(part: float | None, text: str) -> None:
 
 
 def test_number() -> None:
-    assert [number(each) for each in (0, 1234567, 2.5)] == ["0", "1,234,567", "2.5"]
+    assert [number(value) for value in (0, 1234567, 2.5)] == ["0", "1,234,567", "2.5"]

@@ -1,22 +1,10 @@
-"""The routes without Airflow's authorisation and without a database; both are real in the integration tests."""
-
 from __future__ import annotations
 
-import asyncio
 import re
 import warnings
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from typing import Any
-from uuid import UUID
 
-import httpx
 import pytest
 from airflow.providers.common.compat.sdk import AirflowNotFoundException
-from airflow.sdk.log import mask_secret
-from cryptography.fernet import Fernet
 from fastapi.routing import APIRoute
 
 from airflow_horsies.exceptions import (
@@ -28,207 +16,14 @@ from airflow_horsies.exceptions import (
     SchemaMissing,
     WireError,
 )
-from airflow_horsies.ledger.latest import LatestIds
 from airflow_horsies.links import HorsiesAttemptsLink
-from airflow_horsies.models import (
-    AirflowTry,
-    Attempt,
-    AttemptRecord,
-    CancelOutcome,
-    LogCursor,
-    LogLine,
-    PageCursor,
-    Progress,
-    Submission,
-    TaskInstanceKey,
-    TaskState,
-    TaskView,
-)
+from airflow_horsies.models import TaskInstanceKey
+from tests.unit.ui.rig import INSTANCE, ROUTES, URL, Client, FakePages, access_checks
 
 with warnings.catch_warnings():
     # Airflow's security module brings Starlette's test client along, which warns of the httpx it finds.
     warnings.simplefilter("ignore")
-    from airflow.api_fastapi.common.db.common import _get_session
-    from airflow.api_fastapi.core_api.security import get_user
-
-    from airflow_horsies.ui import access, api, instance_routes, overview_routes, run_routes
-    from airflow_horsies.ui.airflow_side import AirflowTry
-    from airflow_horsies.ui.answers import MAX_TEXT_CHARS
-
-NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-INSTANCE = TaskInstanceKey(dag_id="sales", run_id="manual__1", task_id="load")
-URL = "/api/dags/sales/runs/manual__1/tasks/load/-1"
-ROUTES = [route for route in api.app.routes if isinstance(route, APIRoute)]
-
-
-def submission(position: int = 0, life: int = 1, round_: int = 1) -> Submission:
-    return Submission(
-        horsies_task_id=f"{life}-{round_}-{position}",
-        namespace="default",
-        task_instance=INSTANCE,
-        position=position,
-        life=life,
-        round=round_,
-        try_number=life,
-        task_name="add",
-        queue="default",
-        good_until=None,
-        submitted_at=NOW,
-    )
-
-
-def view(task_id: str, state: TaskState = TaskState.COMPLETED, **changed: Any) -> TaskView:
-    given = {
-        "task_name": "add",
-        "queue": "default",
-        "priority": 100,
-        "sent_at": NOW,
-        "enqueued_at": NOW,
-        "retry_count": 0,
-        "max_retries": 0,
-        **changed,
-    }
-    return TaskView(id=task_id, state=state, **given)
-
-
-@dataclass
-class FakeHook:
-    """Stands where HorsiesHook stands, and remembers what it was asked."""
-
-    submissions: Sequence[Submission] = ()
-    tasks: Mapping[str, TaskView] = field(default_factory=dict)
-    records: Mapping[str, tuple[AttemptRecord, ...]] = field(default_factory=dict)
-    told_progress: Mapping[str, Progress] = field(default_factory=dict)
-    error: Exception | None = None
-    conn_id: str = ""
-    asked: list[TaskInstanceKey] = field(default_factory=list)
-    ordered: list[dict[str, Any]] = field(default_factory=list)
-    read: list[tuple[str, LogCursor, int]] = field(default_factory=list)
-    lines: Sequence[LogLine] = ()
-    cancelled: list[str] = field(default_factory=list)
-    closed: int = 0
-    default_conn_name = "horsies_default"
-
-    def __call__(self, conn_id: str, *, seconds: float = 0) -> FakeHook:
-        self.conn_id = conn_id
-        return self
-
-    def __enter__(self) -> FakeHook:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.closed += 1
-
-    def latest(self, key: TaskInstanceKey, *, ids: Collection[str] | None = None) -> list[Submission]:
-        self.asked.append(key)
-        if self.error:
-            raise self.error
-        newest = max((each.life for each in self.submissions), default=0)
-        found = {each.position: each for each in self.submissions if each.life == newest}
-        return [found[n] for n in sorted(found) if ids is None or found[n].horsies_task_id in ids]
-
-    def latest_ids(self, key: TaskInstanceKey) -> LatestIds:
-        ids = [each.horsies_task_id for each in self.latest(key)]
-        return LatestIds(len(ids), ",".join(ids))
-
-    def rounds(
-        self, key: TaskInstanceKey, position: int, *, life: int | None = None, round_: int | None = None, limit: int = 1
-    ) -> list[Submission]:
-        found = [each for each in reversed(self.submissions) if each.position == position]
-        return [each for each in found if life in (None, each.life) and round_ in (None, each.round)][:limit]
-
-    def count_states(self, ids: LatestIds) -> Counter[TaskState]:
-        return Counter(self.tasks[each].state for each in ids.array.split(",") if each in self.tasks)
-
-    def order_tasks(self, ids: LatestIds, *, limit: int, offset: int, **asked: Any) -> tuple[int, list[str]]:
-        self.ordered.append(asked)
-        return ids.count, ids.array.split(",")[offset : offset + limit]
-
-    def summaries(self, ids: list[str], **_: int) -> dict[str, TaskView]:
-        return self.get_tasks(ids)
-
-    def get_tasks(self, ids: list[str]) -> dict[str, TaskView]:
-        return {task_id: self.tasks[task_id] for task_id in ids if task_id in self.tasks}
-
-    def logs(self, task_id: str, after: LogCursor, limit: int) -> list[LogLine]:
-        self.read.append((task_id, after, limit))
-        return [line for line in self.lines if line.cursor > after][:limit]
-
-    def release(self, ids: list[str], key: TaskInstanceKey) -> dict[str, CancelOutcome]:
-        self.cancelled += ids
-        return dict.fromkeys(ids, CancelOutcome.CANCELLED)
-
-    def attempt_records_of(self, ids: list[str]) -> dict[str, tuple[AttemptRecord, ...]]:
-        return dict(self.records)
-
-    def progress(self, ids: list[str]) -> dict[str, Progress]:
-        return dict(self.told_progress)
-
-
-class Client:
-    """Asks the routes as a server would, with the path of the URL decoded once."""
-
-    def get(self, url: str, **given: Any) -> httpx.Response:
-        return self.request("GET", url, **given)
-
-    def request(self, method: str, url: str, **given: Any) -> httpx.Response:
-        async def ask() -> httpx.Response:
-            transport = httpx.ASGITransport(api.app, raise_app_exceptions=False)
-            async with httpx.AsyncClient(transport=transport, base_url="http://airflow.test") as client:
-                return await client.request(method, url, **given)
-
-        return asyncio.run(ask())
-
-
-@pytest.fixture
-def hook(monkeypatch: pytest.MonkeyPatch) -> FakeHook:
-    fake = FakeHook([submission()], {"1-1-0": view("1-1-0")})
-    for module in (instance_routes, overview_routes, run_routes):
-        monkeypatch.setattr(module, "PageHook", fake)
-    monkeypatch.setattr(access, "HorsiesHook", fake)
-    tries = [AirflowTry(number=1, state="running", started_at=NOW, ended_at=None)]
-    monkeypatch.setattr(instance_routes, "read_tries", lambda session, key: tries)
-    monkeypatch.setattr(instance_routes, "read_rendered", lambda session, key: {})
-    return fake
-
-
-class AllRights:
-    def may_read(self, dag_id: str) -> bool:
-        return True
-
-    def may_read_log(self, dag_id: str) -> bool:
-        return True
-
-    def may_act(self, dag_id: str) -> bool:
-        return True
-
-
-@pytest.fixture
-def client(hook: FakeHook) -> Iterator[Client]:
-    for route in ROUTES:
-        for dependency in access_checks(route):
-            api.app.dependency_overrides[dependency] = lambda: None
-        for dependant in route.dependant.dependencies:
-            if "log_action" in getattr(dependant.call, "__name__", ""):
-                api.app.dependency_overrides[dependant.call] = lambda: None
-    api.app.dependency_overrides[_get_session] = lambda: None
-    api.app.dependency_overrides[get_user] = lambda: None
-    api.app.dependency_overrides[access.Rights] = AllRights
-    yield Client()
-    api.app.dependency_overrides.clear()
-
-
-CHECKS = "airflow.api_fastapi.core_api.security"
-OWN_CHECKS = ("require_connection",)
-
-
-def access_checks(route: APIRoute) -> list[Any]:
-    calls = [each.call for each in route.dependant.dependencies]
-    return [
-        call
-        for call in calls
-        if getattr(call, "__module__", "") == CHECKS or getattr(call, "__name__", "") in OWN_CHECKS
-    ]
+    from airflow_horsies.ui import access, api
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.methods} {route.path}")
@@ -259,180 +54,43 @@ def test_there_is_nothing_but_these_routes() -> None:
     ],
     ids=str,
 )
-def test_the_link_leads_to_its_task_instance(client: Client, hook: FakeHook, instance: TaskInstanceKey) -> None:
+def test_the_link_leads_to_its_task_instance(client: Client, pages: FakePages, instance: TaskInstanceKey) -> None:
     url = HorsiesAttemptsLink().get_link(None, ti_key=instance).removeprefix("/horsies")
     page = client.get(url)
     assert page.status_code == 200
     assert page.headers["content-type"].startswith("text/html")
     answer = client.get(f"/api{url}")
     assert answer.status_code == 200
-    assert hook.asked == [instance]
+    assert pages.asked == [instance]
     named = {name: answer.json()[name] for name in ("dag_id", "run_id", "task_id", "map_index")}
     assert TaskInstanceKey(**named) == instance
 
 
-def test_one_hook_of_the_configured_connection_is_used_and_closed(
-    client: Client, hook: FakeHook, monkeypatch: pytest.MonkeyPatch
+def test_one_client_of_the_configured_connection_is_used_and_closed(
+    client: Client, pages: FakePages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client.get(URL)
-    assert (hook.conn_id, hook.closed) == ("horsies_default", 1)
+    assert (pages.connections, pages.closed) == (["connection horsies_default"], 1)
     monkeypatch.setenv("AIRFLOW__HORSIES__CONN_ID", "horsies_reports")
-    hook.error = DatabaseUnreachable("gone")
+    pages.error = DatabaseUnreachable("gone")
     client.get(URL)
-    assert (hook.conn_id, hook.closed) == ("horsies_reports", 2)
-
-
-def test_rounds_begin_with_the_newest_and_counts_cover_what_was_submitted_last(client: Client, hook: FakeHook) -> None:
-    hook.submissions = [submission(0), *(submission(n, life=2) for n in range(100)), submission(7, life=2, round_=2)]
-    states = {each.horsies_task_id: TaskState.COMPLETED for each in hook.submissions}
-    states |= {"2-1-7": TaskState.FAILED, "2-1-0": TaskState.RUNNING, "1-1-0": TaskState.FAILED}
-    hook.tasks = {task_id: view(task_id, state) for task_id, state in states.items() if task_id != "2-1-99"}
-    shown = client.get(URL).json()
-    assert shown["counts"] == {"RUNNING": 1, "COMPLETED": 98}
-    assert (shown["positions"], shown["past_retention"]) == (100, 1)
-    assert [each["horsies_task_id"] for each in shown["submissions"]] == ["2-1-0", "1-1-0"]
-    item = client.get(URL, params={"position": 7}).json()
-    assert [each["horsies_task_id"] for each in item["submissions"]] == ["2-2-7", "2-1-7"]
-    assert client.get(URL, params={"position": 100}).status_code == 404
-
-
-def test_the_database_sorts_filters_and_pages_the_items_of_a_batch(client: Client, hook: FakeHook) -> None:
-    hook.submissions = [submission(n) for n in range(10)]
-    asked = {"sort": "duration", "descending": True, "state": "FAILED", "limit": 3, "offset": 8}
-    answer = client.get(f"{URL}/items", params=asked).json()
-    assert hook.ordered == [{"sort": "duration", "descending": True, "state": TaskState.FAILED}]
-    assert (answer["total"], [each["position"] for each in answer["items"]]) == (10, [8, 9])
-
-
-@pytest.mark.parametrize(
-    "query",
-    [
-        "items?limit=0",
-        f"items?limit={instance_routes.MAX_PAGE + 1}",
-        "items?limit=x",
-        "items?offset=-1",
-        f"items?offset={2**31}",
-        "items?sort=kwargs",
-        "items?state=ANY",
-        "?lines=0",
-        f"?lines={instance_routes.MAX_LINES + 1}",
-        "?position=-1",
-        "?after_number=x",
-    ],
-)
-def test_what_is_asked_for_is_bounded(client: Client, hook: FakeHook, query: str) -> None:
-    answer = client.get(f"{URL}{'' if query.startswith('?') else '/'}{query}")
-    assert answer.status_code == 422
-    assert hook.asked == []
-
-
-def test_lines_go_on_after_the_last_that_was_seen(client: Client, hook: FakeHook) -> None:
-    hook.lines = [
-        LogLine(attempt=attempt, number=number, logged_at=NOW, level="INFO", text=f"{attempt}.{number}")
-        for attempt in (1, 2)
-        for number in (1, 2, 3)
-    ]
-    log = client.get(URL, params={"after_attempt": 1, "after_number": 2, "lines": 2}).json()["log"]
-    assert [line["text"] for line in log["lines"]] == ["1.3", "2.1"]
-    assert log["more"]
-    assert hook.read == [("1-1-0", LogCursor(1, 2), 2)]
-
-
-def test_lines_are_for_those_who_may_read_logs(client: Client, hook: FakeHook, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(AllRights, "may_read_log", lambda self, dag_id: False)
-    hook.lines = [LogLine(attempt=1, number=1, logged_at=NOW, level="INFO", text="said")]
-    log = client.get(URL).json()["log"]
-    assert (log["may_read"], log["lines"]) == (False, [])
-
-
-def test_a_cancel_names_a_position_and_reaches_the_newest_task_of_it(client: Client, hook: FakeHook) -> None:
-    hook.submissions = [submission(0), submission(1), submission(1, round_=2)]
-    headers = {"origin": "http://airflow.test"}
-    answer = client.request("POST", f"{URL}/cancel", json={"position": 1}, headers=headers)
-    assert answer.json() == {"outcomes": {"CANCELLED": 1}, "past_retention": 0}
-    assert hook.cancelled == ["1-2-1"]
-    assert client.request("POST", f"{URL}/cancel", json={"position": 2}, headers=headers).status_code == 404
-    assert client.request("POST", f"{URL}/cancel", json={}, headers=headers).status_code == 200
-    assert hook.cancelled == ["1-2-1", "1-1-0", "1-2-1"]
-
-
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [
-        ({"content-type": "text/plain", "origin": "http://airflow.test"}, 415),
-        ({"content-type": "application/x-www-form-urlencoded", "origin": "http://airflow.test"}, 415),
-        ({"content-type": "application/json"}, 403),
-        ({"content-type": "application/json", "origin": "http://elsewhere.test"}, 403),
-        ({"content-type": "application/json", "origin": "null"}, 403),
-        ({"content-type": "application/json", "authorization": "Bearer x", "origin": "http://elsewhere.test"}, 403),
-        ({"content-type": "application/json", "authorization": "Bearer x"}, 200),
-        ({"content-type": "application/json; charset=utf-8", "origin": "http://airflow.test"}, 200),
-    ],
-)
-def test_nothing_is_cancelled_from_elsewhere(
-    client: Client, hook: FakeHook, headers: dict[str, str], status: int
-) -> None:
-    answer = client.request("POST", f"{URL}/cancel", content="{}", headers=headers)
-    assert answer.status_code == status
-    assert bool(hook.cancelled) is (status == 200)
-
-
-def test_where_failures_go_on_is_told_without_the_id_of_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    fernet = Fernet(Fernet.generate_key())
-    monkeypatch.setattr(overview_routes, "get_fernet", lambda: fernet)
-    cursor = PageCursor(at=NOW, task_id="01a1e223-68a7-7210-ad76-a42348fdcb7c")
-    told = overview_routes._next_values(cursor)
-    assert cursor.task_id not in str(told)
-    assert len(told["id"]) <= 200
-    assert overview_routes._cursor(datetime.fromisoformat(told["at"]), told["id"]) == cursor
-
-
-@pytest.mark.parametrize(
-    "before_at, before_id",
-    [
-        (NOW.isoformat(), "01a1e223-68a7-7210-ad76-a42348fdcb7c"),
-        (NOW.isoformat(), "ü"),
-        (NOW.isoformat(), "x" * 201),
-        ("0001-01-01T00:00:00+23:59", ""),
-        ("9999-12-31T23:59:59-23:59", ""),
-        ("2026-01-02T03:04:05", ""),
-    ],
-)
-def test_failures_go_on_only_where_they_were_told_to(
-    client: Client, monkeypatch: pytest.MonkeyPatch, before_at: str, before_id: str
-) -> None:
-    fernet = Fernet(Fernet.generate_key())
-    monkeypatch.setattr(overview_routes, "get_fernet", lambda: fernet)
-    asked = {"before_at": before_at, "before_id": before_id or fernet.encrypt(str(UUID(int=7)).encode()).decode()}
-    assert client.get("/api/failures", params=asked).status_code == 422
-
-
-@pytest.mark.parametrize("body", ["", "x", "null", "[]", '{"dag_id": "other"}', '{"position": -1}'])
-def test_a_body_that_is_no_cancel_is_refused_before_it_is_logged(client: Client, hook: FakeHook, body: str) -> None:
-    logged: list[None] = []
-    (route,) = [route for route in ROUTES if route.path.endswith("/cancel")]
-    calls = [each.call for each in route.dependant.dependencies]
-    (log_action,) = [call for call in calls if getattr(call, "__name__", "") == "log_action"]
-    api.app.dependency_overrides[log_action] = lambda: logged.append(None)
-    headers = {"origin": "http://airflow.test", "content-type": "application/json"}
-    answer = client.request("POST", f"{URL}/cancel", content=body, headers=headers)
-    assert (answer.status_code, hook.cancelled, logged) == (422, [], [])
+    assert (pages.connections[1:], pages.closed) == (["connection horsies_reports"], 2)
 
 
 @pytest.mark.parametrize("name", ["dags", "runs", "tasks"])
-def test_ids_longer_than_those_of_airflow_are_not_found(client: Client, hook: FakeHook, name: str) -> None:
+def test_ids_longer_than_those_of_airflow_are_not_found(client: Client, pages: FakePages, name: str) -> None:
     longer = re.sub(f"/{name}/[^/]+/", f"/{name}/{'x' * 251}/", URL)
     assert longer != URL
     assert client.get(longer).status_code == 404
-    assert hook.asked == []
+    assert pages.asked == []
 
 
 @pytest.mark.parametrize("map_index", ["x", "-2", str(2**31), "1.5", "%7BMAP_INDEX%7D"])
-def test_map_index_is_checked(client: Client, hook: FakeHook, map_index: str) -> None:
+def test_map_index_is_checked(client: Client, pages: FakePages, map_index: str) -> None:
     answer = client.get(f"/api/dags/sales/runs/manual__1/tasks/load/{map_index}")
     assert answer.status_code == 422
     assert answer.json()["detail"].startswith("map_index: ")
-    assert hook.asked == []
+    assert pages.asked == []
 
 
 @pytest.mark.parametrize(
@@ -452,12 +110,12 @@ def test_map_index_is_checked(client: Client, hook: FakeHook, map_index: str) ->
         ("/openapi.json", 404),
     ],
 )
-def test_other_paths_lead_nowhere(client: Client, hook: FakeHook, path: str, status: int) -> None:
+def test_other_paths_lead_nowhere(client: Client, pages: FakePages, path: str, status: int) -> None:
     answer = client.get(path)
     assert answer.status_code == status
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.json()["status"] == status
-    assert hook.asked == []
+    assert pages.asked == []
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
@@ -467,85 +125,13 @@ def test_what_is_read_cannot_be_changed(client: Client, method: str) -> None:
     assert answer.json()["title"] == "Method Not Allowed"
 
 
-def test_a_task_is_shown_with_its_attempts_and_pieces_of_time(client: Client, hook: FakeHook) -> None:
-    attempts = tuple(
-        Attempt(
-            number=number,
-            outcome="FAILED",
-            will_retry=number == 1,
-            started_at=NOW + timedelta(seconds=2 * number),
-            finished_at=NOW + timedelta(seconds=2 * number + 1.5),
-            error_code="TRY_AGAIN",
-            error_message="not yet",
-            worker_id="worker-1",
-            hostname="host",
-            pid=7,
-        )
-        for number in (1, 2)
-    )
-    failed = view("1-1-0", TaskState.FAILED, finished_at=NOW, error_code="TRY_AGAIN", attempts=attempts)
-    hook.tasks = {"1-1-0": failed}
-    (shown,) = client.get(URL).json()["submissions"]
-    assert (shown["position"], shown["life"], shown["round"], shown["try_number"]) == (0, 1, 1, 1)
-    assert shown["submitted_at"] == NOW.isoformat()
-    assert (shown["task"]["state"], shown["task"]["error_code"]) == ("FAILED", "TRY_AGAIN")
-    assert [(each["attempt"], each["will_retry"], each["duration_seconds"]) for each in shown["attempts"]] == [
-        (1, True, 1.5),
-        (2, False, 1.5),
-    ]
-    assert [each["kind"] for each in shown["segments"]] == ["waiting", "running", "backing off", "running"]
-
-
-def test_what_workers_tell_is_shown_also_past_the_retention_of_the_task(client: Client, hook: FakeHook) -> None:
-    hook.records = {
-        "1-1-0": (AttemptRecord(number=1, worker_id="w", hostname="h", pid=7, started_at=NOW, metrics={"jobs": 3}),)
-    }
-    hook.told_progress = {"1-1-0": Progress(attempt=1, done=4, total=10, stage="sort", updated_at=NOW)}
-    for tasks in (hook.tasks, {}):
-        hook.tasks = tasks
-        (shown,) = client.get(URL).json()["submissions"]
-        (record,) = shown["attempts"]
-        assert (record["attempt"], record["outcome"], record["metrics"]) == (1, "LOST", {"jobs": 3})
-        assert (shown["progress"]["done"], shown["progress"]["fraction"]) == (4, 0.4)
-
-
-def test_what_a_task_says_is_masked_and_cut(client: Client, hook: FakeHook) -> None:
-    mask_secret("correct-horse-battery")
-    said = f"{'x' * (MAX_TEXT_CHARS - 10)}correct-horse-battery and more"
-    hook.tasks = {"1-1-0": view("1-1-0", TaskState.FAILED, failed_reason=said)}
-    answer = client.get(URL)
-    (shown,) = answer.json()["submissions"]
-    assert len(shown["task"]["failed_reason"]) == MAX_TEXT_CHARS
-    assert "correct" not in answer.text
-
-
-def test_hostile_text_is_only_text(client: Client, hook: FakeHook) -> None:
-    hostile = "<script>alert(1)</script>\x00\x1b[31m\u202e\u2028 half a pair \ud800"
-    hook.tasks = {"1-1-0": view("1-1-0", TaskState.FAILED, failed_reason=hostile)}
-    answer = client.get(URL)
-    assert answer.status_code == 200
-    assert answer.headers["content-type"] == "application/json"
-    assert answer.content.isascii()
-    assert answer.json()["submissions"][0]["task"]["failed_reason"] == hostile
-
-
-def test_nothing_submitted_is_told_as_such(client: Client, hook: FakeHook) -> None:
-    hook.submissions = []
-    answer = client.get(URL)
-    assert answer.status_code == 200
-    assert answer.json()["submissions"] == []
-    assert [each["state"] for each in answer.json()["tries"]] == ["running"]
-    for path in ("/items", "/values", "/log.txt"):
-        assert client.get(f"{URL}{path}").status_code == 404
-
-
 @pytest.mark.parametrize(
     "error, detail",
     [
         (DatabaseUnreachable("database x at db.internal"), "cannot be reached"),
         (DatabaseBusy("time-out at db.internal"), "did not answer in time"),
         (AccessDenied("refused at db.internal"), "refuses"),
-        (SchemaMissing("none at db.internal"), "does not hold horsies tables"),
+        (SchemaMissing("none at db.internal"), "has no horsies tables"),
         (DatabaseError("odd at db.internal"), "could not be read"),
         (WireError("odd row at db.internal"), "could not be read"),
         (InvalidTask("extra", "odd, db.internal"), "could not be read"),
@@ -553,19 +139,19 @@ def test_nothing_submitted_is_told_as_such(client: Client, hook: FakeHook) -> No
     ],
 )
 def test_trouble_with_the_database_is_told_without_its_address(
-    client: Client, hook: FakeHook, caplog: pytest.LogCaptureFixture, error: Exception, detail: str
+    client: Client, pages: FakePages, caplog: pytest.LogCaptureFixture, error: Exception, detail: str
 ) -> None:
-    hook.error = error
+    pages.error = error
     answer = client.get(URL)
     assert answer.status_code == 503
     assert detail in answer.json()["detail"]
     assert "db.internal" not in answer.text
     assert "db.internal" in caplog.text
-    assert hook.closed == 1
+    assert pages.closed == 1
 
 
-def test_an_unexpected_error_tells_nothing(client: Client, hook: FakeHook) -> None:
-    hook.error = RuntimeError("db.internal")
+def test_an_unexpected_error_tells_nothing(client: Client, pages: FakePages) -> None:
+    pages.error = RuntimeError("db.internal")
     answer = client.get(URL)
     assert answer.status_code == 500
     assert "db.internal" not in answer.text

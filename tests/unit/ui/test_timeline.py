@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from airflow_horsies.core.attempts import attempts_of
 from airflow_horsies.models import Attempt, AttemptRecord, Submission, TaskInstanceKey, TaskState, TaskView
 from airflow_horsies.ui.airflow_side import MAX_TRIES, AirflowTry
-from airflow_horsies.ui.timeline import Segment, lost_tries, merge_attempts, segments
+from airflow_horsies.ui.payloads import Segment
+from airflow_horsies.ui.timeline import lost_tries, segments
 
 START = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -51,7 +53,7 @@ def record(number: int, started: float, finished: float | None = None, **changed
 
 
 def told(view: TaskView | None, *records: AttemptRecord) -> list[tuple[str, float, float | None]]:
-    found = segments(SUBMISSION, view, merge_attempts(view, records))
+    found = segments(SUBMISSION, view, attempts_of(view, records))
     return [(_name(each), _seconds(each.start), each.end and _seconds(each.end)) for each in found]
 
 
@@ -118,17 +120,6 @@ def test_the_story_of_a_task_has_no_gaps(
     view: TaskView | None, records: tuple[AttemptRecord, ...], expected: list[Any]
 ) -> None:
     assert told(view, *records) == expected
-
-
-def test_metrics_of_the_worker_join_the_attempt_horsies_recorded() -> None:
-    view = task(TaskState.COMPLETED, attempts=(attempt(1, 1, 2, "COMPLETED"),))
-    (merged,) = merge_attempts(view, [record(1, 1, 2, outcome="COMPLETED", metrics={"jobs": 3})])
-    assert merged.metrics == {"jobs": 3}
-
-
-def test_of_a_task_past_its_retention_the_workers_words_remain() -> None:
-    (merged,) = merge_attempts(None, [record(1, 1, 2, outcome="COMPLETED")])
-    assert (merged.outcome, merged.finished_at) == ("COMPLETED", at(2))
 
 
 def airflow_try(number: int, started: float | None) -> AirflowTry:

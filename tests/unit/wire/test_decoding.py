@@ -82,7 +82,7 @@ def test_no_result_is_none() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("{", "not valid JSON"),
+        ("{", "cannot be read as JSON"),
         ("5", "not a horsies result envelope"),
         ("[]", "not a horsies result envelope"),
         ('{"ok": 1, "err": null}', "not a horsies result envelope"),

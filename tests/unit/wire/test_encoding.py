@@ -18,12 +18,7 @@ from hypothesis import strategies as st
 
 from airflow_horsies.exceptions import InvalidTask
 from airflow_horsies.models import RetryPolicy, TaskSpec
-from airflow_horsies.wire.encoding import (
-    INLINE_RERUN_INPUT_BYTES,
-    EncodedTask,
-    encode_task,
-    mint_task_id,
-)
+from airflow_horsies.wire.encoding import INLINE_RERUN_INPUT_BYTES, EncodedTask, encode_task, mint_task_id
 
 SENT_AT = datetime(2026, 2, 28, 23, 59, 59, 123456, tzinfo=UTC)
 
@@ -90,21 +85,21 @@ def test_value_becomes_compact_json(value: Any, text: str) -> None:
 @pytest.mark.parametrize(
     ("value", "path", "problem"),
     [
-        (float("nan"), "kwargs.x", "is nan, which JSON does not have"),
+        (float("nan"), "kwargs.x", "is nan, which JSON cannot represent"),
         ([0, {"y": float("-inf")}], "kwargs.x[1].y", "is -inf"),
         (datetime(2026, 1, 1, tzinfo=UTC), "kwargs.x", r"type datetime.*isoformat\(\)"),
         (date(2026, 1, 1), "kwargs.x", r"type date.*isoformat\(\)"),
         ({"when": (date(2026, 1, 1),)}, "kwargs.x.when[0]", "type date"),
-        ({1, 2}, "kwargs.x", "type set, which JSON does not have$"),
+        ({1, 2}, "kwargs.x", r"type set, which JSON cannot represent\. Pass a JSON value\.$"),
         (b"raw", "kwargs.x", "type bytes"),
         (Decimal("1.5"), "kwargs.x", "type Decimal"),
         (uuid.UUID(int=1), "kwargs.x", "type UUID"),
         (object(), "kwargs.x", "type object"),
-        ({"a": {1: 2}}, "kwargs.x.a", "has the key 1; keys must be strings"),
+        ({"a": {1: 2}}, "kwargs.x.a", "has the key 1. Use strings as keys"),
         ({None: 1}, "kwargs.x", "has the key None"),
-        ({"__h_x": 1}, "kwargs.x", "'__h_x', a name that horsies reserves"),
-        ([[{"__horsies_x": 1}]], "kwargs.x[0][0]", "reserves"),
-        ({"__builtin_task_code__": 1}, "kwargs.x", "reserves"),
+        ({"__h_x": 1}, "kwargs.x", "'__h_x', which is reserved"),
+        ([[{"__horsies_x": 1}]], "kwargs.x[0][0]", "reserved"),
+        ({"__builtin_task_code__": 1}, "kwargs.x", "reserved"),
     ],
     ids=repr,
 )

@@ -53,8 +53,8 @@ def test_schema_is_told_by_its_shape(found: dict[str, Any], schema: tuple[Genera
     ("found", "error", "says"),
     [
         ({"has_tasks": False, "columns": [], "id_type": None}, SchemaMissing, "horsies worker your_module:app"),
-        ({"columns": ["id", "is_workflow_task", "finalizing_at"]}, SchemaUnsupported, "lacks enqueue_sha"),
-        ({"columns": ["id", "enqueue_sha"]}, SchemaUnsupported, "lacks finalizing_at, is_workflow_task"),
+        ({"columns": ["id", "is_workflow_task", "finalizing_at"]}, SchemaUnsupported, "no column enqueue_sha"),
+        ({"columns": ["id", "enqueue_sha"]}, SchemaUnsupported, "no column finalizing_at, is_workflow_task"),
         ({**IS_MOVED, "holds_live_only": False}, CutoverPending, "cutover is pending"),
     ],
     ids=["missing", "alpha", "before 0.1.6", "uuid ids with finished tasks"],
@@ -77,7 +77,7 @@ def test_schema_newer_than_tested_is_recognised_and_never_written() -> None:
 def test_schema_whose_cutover_is_pending_is_read_and_not_written() -> None:
     pending = detect(has_history=True, version=34).outcome
     assert (pending.generation, pending.cutover_is_pending) == (Generation.IN_PLACE, True)
-    with pytest.raises(CutoverPending, match=r"cutover is pending.*Finish the offline cutover"):
+    with pytest.raises(CutoverPending, match=r"cutover is pending.*Complete the offline cutover"):
         pending.require_writable()
 
 

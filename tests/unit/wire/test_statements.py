@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from airflow_horsies.db.statement import Statement
 from airflow_horsies.models import PageCursor, TaskSpec, TaskState
 from airflow_horsies.wire.encoding import encode_task
 from airflow_horsies.wire.schema import Schema
-from airflow_horsies.wire.statement import Statement
 from airflow_horsies.wire.statements import Wire
 from tests.unit.driving import IN_PLACE, MOVED, file_of
 

@@ -24,9 +24,9 @@ def _no_secrets_yet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def tables(monkeypatch: pytest.MonkeyPatch) -> Tables:
     """In the place of a database."""
-    from airflow_horsies.worker import reporter
+    from airflow_horsies.client import reporting
     from tests.unit.worker.tables import Tables
 
     tables = Tables()
-    monkeypatch.setattr(reporter, "Session", lambda database, limits: tables)
+    monkeypatch.setattr(reporting, "Session", lambda database, limits: tables)
     return tables

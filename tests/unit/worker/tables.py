@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
+from airflow_horsies.db.statement import Rows, Script
 from airflow_horsies.ledger import schema as ledger_schema
 from airflow_horsies.wire.schema import detect_schema
-from airflow_horsies.wire.statement import Rows, Script
 from tests.unit.driving import MOVED, drive
 
 Key = tuple[str, int]

@@ -7,8 +7,9 @@ import pytest
 
 pytest.importorskip("horsies")
 
+from airflow_horsies.borrowed.horsies import Assignment, find_assignment
 from airflow_horsies.models import Progress
-from airflow_horsies.worker.attempt import Assignment, RunningAttempt, StopReason, find_assignment
+from airflow_horsies.worker.attempt import RunningAttempt, StopReason
 from airflow_horsies.worker.logs import AttemptLog
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -76,16 +77,16 @@ def test_horsies_still_names_what_an_assignment_is_read_from() -> None:
 def test_an_attempt_is_stopped_shortly_before_horsies_would_kill_it(
     timeout_seconds: float | None, ran_seconds: float, reason: StopReason | None
 ) -> None:
-    assert ago(attempt(timeout_seconds), ran_seconds).reason_to_stop_by_now() is reason
+    assert ago(attempt(timeout_seconds), ran_seconds).find_passed_limit() is reason
 
 
 def test_an_attempt_is_stopped_by_good_until_only_where_the_task_asked_for_it() -> None:
     past, future = datetime.now(UTC) - timedelta(seconds=1), datetime.now(UTC) + timedelta(hours=1)
-    assert attempt(good_until=past).reason_to_stop_by_now() is None
-    assert attempt(good_until=future, stops_at_good_until=True).reason_to_stop_by_now() is None
-    assert attempt(good_until=None, stops_at_good_until=True).reason_to_stop_by_now() is None
+    assert attempt(good_until=past).find_passed_limit() is None
+    assert attempt(good_until=future, stops_at_good_until=True).find_passed_limit() is None
+    assert attempt(good_until=None, stops_at_good_until=True).find_passed_limit() is None
     stopped = attempt(good_until=past, stops_at_good_until=True)
-    assert stopped.reason_to_stop_by_now() is StopReason.GOOD_UNTIL_PASSED
+    assert stopped.find_passed_limit() is StopReason.GOOD_UNTIL_PASSED
 
 
 def test_progress_is_told_once_the_number_of_the_attempt_is_known() -> None:
@@ -104,7 +105,7 @@ def test_the_end_is_seen_after_everything_about_it() -> None:
     running.end("FAILED", "SPARK_JOB_FAILED", "boo")
     assert (running.outcome, running.error_code, running.error_message) == ("FAILED", "SPARK_JOB_FAILED", "boo")
     assert running.finished_at is not None
-    assert "not kept" in running.log.take(1)[-1].lines[-1]
+    assert "not stored" in running.log.take(1)[-1].lines[-1]
     assert not running.reported.is_set()
 
 

@@ -161,7 +161,7 @@ def test_what_a_task_returns_whose_jobs_were_cut_short_is_not_its_result(
 
 
 def test_the_streams_of_all_sessions_are_stopped() -> None:
-    from airflow_horsies.worker.classic import ClassicSpark
+    from airflow_horsies.worker.engines.classic import ClassicSpark
     from airflow_horsies.worker.settings import SparkSettings
 
     spark = ClassicSpark(SparkSettings(), lambda level, line: None)

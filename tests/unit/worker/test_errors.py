@@ -9,9 +9,9 @@ pytest.importorskip("horsies")
 
 from airflow_horsies.worker.errors import (
     CODES_BY_CLASS,
+    CODES_BY_TEXT,
     ERROR_CODES,
     MAX_MESSAGE_CHARS,
-    SIGNS,
     SparkLost,
     TaskFault,
     describe,
@@ -50,9 +50,9 @@ FRAMES = (
 )
 
 
-def java(said: str, then: str = "") -> Exception:
+def java(message: str, then: str = "") -> Exception:
     """str() of a Py4JJavaError."""
-    return Java(f"An error occurred while calling o359.collectToPython.\n: {said}\n{FRAMES}{then}")
+    return Java(f"An error occurred while calling o359.collectToPython.\n: {message}\n{FRAMES}{then}")
 
 
 def job_failed(cause: str, where: str = "localhost executor driver") -> Exception:
@@ -72,10 +72,10 @@ ValueError: no such day: 31 February
 """
 
 
-def udf_failed(said: str) -> Exception:
+def udf_failed(message: str) -> Exception:
     return PythonUdf(
         "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
-        f'  File "/opt/tasks/days.py", line 26, in parse\n    return days[name]\n{said}'
+        f'  File "/opt/tasks/days.py", line 26, in parse\n    return days[name]\n{message}'
     )
 
 
@@ -291,7 +291,7 @@ CASES: dict[str, tuple[Exception, str, str]] = {
     "JVM gone": (
         Network("Answer from Java side is empty"),
         "SPARK_SESSION_LOST",
-        "Spark went away",
+        "The Spark session was lost",
     ),
     "Connect server gone": (
         Grpc(
@@ -329,7 +329,7 @@ def test_a_message_is_a_line_or_two_without_frames_of_java(case: str) -> None:
 
 
 def test_every_code_that_is_given_is_explained() -> None:
-    given = {code for code, _, _ in SIGNS} | set(CODES_BY_CLASS.values())
+    given = {code for code, _, _ in CODES_BY_TEXT} | set(CODES_BY_CLASS.values())
     given |= {code for _, code, _ in CASES.values()}
     assert given <= set(ERROR_CODES)
     assert all(code.isupper() and meaning.meaning.endswith(".") for code, meaning in ERROR_CODES.items())

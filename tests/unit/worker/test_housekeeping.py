@@ -9,13 +9,13 @@ import pytest
 
 pytest.importorskip("horsies")
 
+from airflow_horsies.client import reporting
+from airflow_horsies.db.statement import Rows, Script
 from airflow_horsies.exceptions import DatabaseUnreachable
 from airflow_horsies.ledger import schema as ledger_schema
 from airflow_horsies.ledger.cancelling import carry_out_requests
 from airflow_horsies.ledger.pruning import SINCE, PruneRule
 from airflow_horsies.wire.schema import detect_schema
-from airflow_horsies.wire.statement import Rows, Script
-from airflow_horsies.worker import housekeeping
 from airflow_horsies.worker.housekeeping import Housekeeper
 from airflow_horsies.worker.reporter import database_of
 from tests.unit.driving import MOVED, drive
@@ -34,7 +34,7 @@ class House:
         self.closed = 0
         self.carried_out = 0
 
-    def run(self, make_script: Callable[[], Script[Any]]) -> Any:
+    def run(self, make_script: Callable[[], Script[Any]], *, pipelined: bool) -> Any:
         if self.down is not None:
             raise self.down
         if make_script is ledger_schema.read_version:
@@ -68,7 +68,7 @@ class House:
 @pytest.fixture
 def house(monkeypatch: pytest.MonkeyPatch) -> House:
     house = House()
-    monkeypatch.setattr(housekeeping, "Session", lambda database, limits: house)
+    monkeypatch.setattr(reporting, "Session", lambda database, limits: house)
     return house
 
 
@@ -80,7 +80,7 @@ def housekeeper() -> Housekeeper:
 def test_everything_is_gone_through_once_wherever_it_began(house: House, housekeeper: Housekeeper) -> None:
     for _ in range(20):
         house.seen.clear()
-        housekeeper.keep_house()
+        housekeeper.prune_tables()
         assert sorted(set(house.seen)) == IDS
         assert len(house.seen) <= len(IDS) + 1
     assert house.closed == 20
@@ -88,13 +88,13 @@ def test_everything_is_gone_through_once_wherever_it_began(house: House, houseke
 
 def test_a_house_that_somebody_else_keeps_is_left_to_them(house: House, housekeeper: Housekeeper) -> None:
     house.locked = False
-    housekeeper.keep_house()
+    housekeeper.prune_tables()
     assert house.seen == []
 
 
 def test_tables_that_are_not_there_yet_are_not_looked_at(house: House, housekeeper: Housekeeper) -> None:
     house.version = 0
-    housekeeper.keep_house()
+    housekeeper.prune_tables()
     assert house.seen == []
 
 
@@ -103,11 +103,11 @@ def test_trouble_is_told_once_and_the_next_time_all_is_well(
 ) -> None:
     house.down = DatabaseUnreachable("database x cannot be reached")
     for _ in range(3):
-        housekeeper.keep_house()
+        housekeeper.prune_tables()
     house.down = None
-    housekeeper.keep_house()
+    housekeeper.prune_tables()
     assert [record.message for record in caplog.records] == [
-        "The airflow_horsies tables are not pruned for now: database x cannot be reached"
+        "Pruning the airflow_horsies tables failed and is tried again later: database x cannot be reached"
     ]
     assert house.seen
 
@@ -125,7 +125,7 @@ def test_the_more_workers_there_are_the_less_often_each_one_comes(monkeypatch: p
             raise Enough
 
     keeper = Housekeeper(database_of("postgresql://db/x"), PruneRule(), 60.0, sleep=nap)
-    monkeypatch.setattr(keeper, "keep_house", lambda: setattr(keeper, "_workers", 4))
+    monkeypatch.setattr(keeper, "prune_tables", lambda: setattr(keeper, "_workers", 4))
     with pytest.raises(Enough):
         keeper._serve()
     first, *later = naps

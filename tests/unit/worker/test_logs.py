@@ -38,7 +38,7 @@ def texts(log: AttemptLog) -> list[str]:
     return [line.text for line in taken(log)]
 
 
-def told(log: AttemptLog) -> list[tuple[str, str]]:
+def records(log: AttemptLog) -> list[tuple[str, str]]:
     return [(line.level, line.text) for line in taken(log)]
 
 
@@ -54,8 +54,8 @@ def test_lines_have_a_bound_in_bytes_too() -> None:
     assert 10 < len(kept) < 50
     assert sum(len(line.encode()) for line in kept) < 50_000
     assert kept[0].startswith("0000") and kept[-1].startswith(f"{len(kept) - 1:04d}")
-    assert bound == "This attempt has written its 50,000 bytes; more are not kept here"
-    assert last.startswith(f"{1_000 - len(kept):,} further lines were not kept")
+    assert bound == "The log of this attempt has reached its limit of 50,000 bytes. Later lines are not stored."
+    assert last.startswith(f"{1_000 - len(kept):,} more lines were not stored")
 
 
 def test_a_line_longer_than_is_kept_counts_as_much_as_is_kept_of_it() -> None:
@@ -89,12 +89,12 @@ def test_no_more_lines_are_kept_than_the_limit_and_it_says_so_once() -> None:
     log.add("INFO", ["d"])
     log.add("INFO", ["e", "f"])
     log.close()
-    assert told(log) == [
+    assert records(log) == [
         ("INFO", "a"),
         ("INFO", "b"),
         ("INFO", "c"),
-        ("WARNING", "This attempt has written its 3 lines; more are not kept here"),
-        ("WARNING", "3 further lines were not kept; the worker's own log has them"),
+        ("WARNING", "The log of this attempt has reached its limit of 3 lines. Later lines are not stored."),
+        ("WARNING", "3 more lines were not stored. See the log of the worker process."),
     ]
 
 
@@ -104,7 +104,7 @@ def test_a_chunk_that_passes_the_limit_is_kept_in_part_and_the_notice_comes_behi
     log.add("INFO", ["c", "d", "e"])
     *kept, notice = texts(log)
     assert kept == ["a", "b", "c"]
-    assert "not kept" in notice
+    assert "not stored" in notice
     assert log.dropped == 2
 
 
@@ -127,7 +127,7 @@ def test_a_limit_of_nothing_keeps_nothing_but_the_notices() -> None:
     log = AttemptLog(0)
     log.add("INFO", ["a"])
     log.close()
-    assert [level for level, _ in told(log)] == ["WARNING", "WARNING"]
+    assert [level for level, _ in records(log)] == ["WARNING", "WARNING"]
 
 
 @pytest.mark.parametrize(
@@ -189,16 +189,16 @@ def test_of_an_attempt_that_wrote_all_its_lines_what_we_say_is_kept_and_the_trac
     log = AttemptLog(2)
     log.add("INFO", ["a", "b", "c"])
     log.add_exception(raised())
-    log.say("ERROR", "UNHANDLED_EXCEPTION: ValueError: no such day")
+    log.add_note("ERROR", "UNHANDLED_EXCEPTION: ValueError: no such day")
     log.close()
     dropped = log.dropped
     assert dropped > 3
-    assert told(log) == [
+    assert records(log) == [
         ("INFO", "a"),
         ("INFO", "b"),
-        ("WARNING", "This attempt has written its 2 lines; more are not kept here"),
+        ("WARNING", "The log of this attempt has reached its limit of 2 lines. Later lines are not stored."),
         ("ERROR", "UNHANDLED_EXCEPTION: ValueError: no such day"),
-        ("WARNING", f"{dropped} further lines were not kept; the worker's own log has them"),
+        ("WARNING", f"{dropped} more lines were not stored. See the log of the worker process."),
     ]
 
 
@@ -281,7 +281,7 @@ def test_what_a_task_prints_goes_where_it_went_and_to_its_attempt() -> None:
         print("to stdout")
         print("to stderr", file=sys.stderr)
         child.end()
-        assert sorted(told(log)) == [("INFO", "to stdout"), ("WARNING", "to stderr")]
+        assert sorted(records(log)) == [("INFO", "to stdout"), ("WARNING", "to stderr")]
         assert (child.out.getvalue(), child.err.getvalue()) == (b"to stdout\n", b"to stderr\n")
 
 
@@ -488,7 +488,7 @@ def test_a_logged_exception_is_kept_line_by_line_at_its_level() -> None:
         except ValueError:
             logging.getLogger("my.tasks").exception("two\nlines")
         child.end()
-        lines = told(log)
+        lines = records(log)
         assert {level for level, _ in lines} == {"ERROR"}
         assert [text for _, text in lines][:3] == ["my.tasks: two", "lines", "Traceback (most recent call last):"]
         assert lines[-1] == ("ERROR", "ValueError: no such day")
@@ -499,7 +499,7 @@ def test_a_record_is_kept_once_and_printed_once() -> None:
         log = child.begin()
         logging.getLogger("my.tasks").warning("careful")
         child.end()
-        assert told(log) == [("WARNING", "my.tasks: careful")]
+        assert records(log) == [("WARNING", "my.tasks: careful")]
         assert child.err.getvalue().count(b"careful") == 1
 
 

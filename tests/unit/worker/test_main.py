@@ -35,7 +35,7 @@ def test_other_options_are_handed_on() -> None:
 
 def test_horsies_own_command_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[str]] = []
-    monkeypatch.setattr("horsies.core.cli.main", lambda: seen.append(sys.argv))
+    monkeypatch.setattr("airflow_horsies.borrowed.horsies.run_command_line", lambda: seen.append(sys.argv))
     monkeypatch.setattr(sys, "argv", ["-m", "my_tasks:app"])
     command.main()
     assert [argv[0] for argv in seen] == ["horsies"]

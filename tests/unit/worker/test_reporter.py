@@ -9,8 +9,9 @@ import pytest
 
 pytest.importorskip("horsies")
 
+from airflow_horsies.client import reporting
+from airflow_horsies.db.statement import Rows
 from airflow_horsies.exceptions import DatabaseBusy, DatabaseError, DatabaseUnreachable
-from airflow_horsies.wire.statement import Rows
 from airflow_horsies.worker import reporter as reporter_module
 from airflow_horsies.worker.attempt import Assignment, RunningAttempt, StopReason
 from airflow_horsies.worker.logs import AttemptLog
@@ -198,7 +199,7 @@ def test_lines_of_an_attempt_that_was_given_up_are_not_the_next_ones(
     eventually(lambda: first.number == 1)
     tables.down = DatabaseUnreachable("away")
     first.log.add("INFO", ["of the first"])
-    eventually(lambda: worker.reporter._quiet_until > 0)
+    eventually(lambda: worker.reporter._retry_at > 0)
     worker.end(first)
     others = [f"t{number}" for number in range(reporter_module.MAX_UNREPORTED)]
     for task_id in others:
@@ -229,7 +230,7 @@ def test_the_end_does_not_wait_for_a_database_that_is_known_to_be_away(
     monkeypatch.setattr(reporter_module, "RETRY_SECONDS", 2.0)
     tables.down = DatabaseUnreachable("away")
     attempt = worker.begin()
-    eventually(lambda: tables.runs >= 1 and worker.reporter._quiet_until > 0)
+    eventually(lambda: tables.runs >= 1 and worker.reporter._retry_at > 0)
     assert worker.end(attempt) < 1
     tables.down = None
 
@@ -429,7 +430,7 @@ def test_a_database_that_does_not_answer_is_hung_up_on(
 
 
 def test_the_server_gives_up_before_it_is_hung_up_on() -> None:
-    limits = reporter_module.LIMITS
+    limits = reporting.LIMITS
     assert limits.lock_seconds < limits.statement_seconds < reporter_module.ANSWER_SECONDS
 
 
@@ -441,7 +442,7 @@ def test_an_attempt_that_ends_while_it_is_reported_on_is_reported_to_its_end(
 
     def append_and_end(params: Mapping[str, Any]) -> Rows:
         if attempt.outcome is None:
-            attempt.log.say("INFO", "the last line")
+            attempt.log.add_note("INFO", "the last line")
             attempt.end("COMPLETED")
         return append(params)
 

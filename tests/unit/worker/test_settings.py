@@ -97,7 +97,7 @@ def test_variables_that_are_set_to_nothing_count_as_not_set() -> None:
 
 @pytest.mark.parametrize("environ", [{}, {"HORSIES_DATABASE_URL": ""}])
 def test_a_missing_database_is_told_with_what_to_set(environ: dict[str, str]) -> None:
-    with pytest.raises(SettingsError, match=r"HORSIES_DATABASE_URL.*horsies_app\(database_url=…\)"):
+    with pytest.raises(SettingsError, match=r"HORSIES_DATABASE_URL.*database_url to horsies_app\(\)"):
         resolve(environ, database_url=None)
 
 
@@ -165,7 +165,7 @@ def test_the_url_of_another_database_is_told_with_the_name_of_its_variable(varia
 
 @pytest.mark.parametrize("dead_after", [timedelta(seconds=1), timedelta(seconds=-30), timedelta(hours=2)])
 def test_a_dead_after_that_horsies_does_not_allow_is_told_also_where_it_is_given(dead_after: timedelta) -> None:
-    with pytest.raises(SettingsError, match=r"^HORSIES_DEAD_AFTER_SECONDS is .*: write 5 to 3600"):
+    with pytest.raises(SettingsError, match=r"^HORSIES_DEAD_AFTER_SECONDS must be from 5 to 3600 seconds, not "):
         resolve(dead_after=dead_after)
 
 

@@ -424,6 +424,6 @@ def test_what_cannot_be_stopped_is_killed_with_its_process_once_that_is_told() -
         env={**os.environ, "PYTHONPATH": str(Path(airflow_horsies.__file__).parents[1])},
     )
     assert ran.returncode == -signal.SIGKILL, ran.stderr
-    said = ran.stdout.split("\n")
-    assert said[0] == "no"
-    assert said.count("before the kill") == 1
+    lines = ran.stdout.split("\n")
+    assert lines[0] == "no"
+    assert lines.count("before the kill") == 1

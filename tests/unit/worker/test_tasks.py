@@ -125,22 +125,22 @@ def test_json_becomes_what_the_annotation_says(annotation: Any, given: Any, valu
     ids=str,
 )
 def test_a_value_that_does_not_fit_is_told_with_the_task_and_its_name(annotation: Any, given: Any) -> None:
-    said = fault(one(annotation), x=given)
-    assert said.startswith("task 'flights.count' cannot take its arguments: x")
+    message = fault(one(annotation), x=given)
+    assert message.startswith("Task 'flights.count' got invalid arguments: x")
 
 
 def test_the_place_within_a_nested_value_is_told() -> None:
-    said = fault(one(list[Leg]), x=[{"origin": "JFK", "day": "2026-03-01"}, {"origin": "JFK", "day": "no day"}])
-    assert "x[1]['day']: " in said
+    message = fault(one(list[Leg]), x=[{"origin": "JFK", "day": "2026-03-01"}, {"origin": "JFK", "day": "no day"}])
+    assert "x[1]['day']: " in message
 
 
 def test_all_that_is_wrong_is_told_at_once() -> None:
     def count(*, path: str, rows: int, day: date) -> None: ...
 
-    said = fault(arguments(count), rows="many", day="some day")
-    assert "path is missing" in said
-    assert "rows: Input should be a valid integer" in said
-    assert "day: Input should be a valid date" in said
+    message = fault(arguments(count), rows="many", day="some day")
+    assert "path is missing" in message
+    assert "rows: Input should be a valid integer" in message
+    assert "day: Input should be a valid date" in message
 
 
 def test_a_long_value_is_not_repeated_as_a_whole() -> None:
@@ -151,21 +151,21 @@ def test_a_long_value_is_not_repeated_as_a_whole() -> None:
 def test_the_value_of_an_argument_with_a_telling_name_is_not_shown(name: str) -> None:
     namespace: dict[str, Any] = {}
     exec(f"def task(*, {name}: int) -> None: ...", namespace)
-    said = fault(arguments(namespace["task"]), **{name: SECRET})
-    assert SECRET not in said
-    assert f"{name}: Input should be a valid integer" in said
+    message = fault(arguments(namespace["task"]), **{name: SECRET})
+    assert SECRET not in message
+    assert f"{name}: Input should be a valid integer" in message
 
 
 def test_the_value_of_a_telling_name_within_an_argument_is_not_shown() -> None:
-    said = fault(one(dict[str, int]), x={"password": SECRET})
-    assert SECRET not in said
-    assert "x['password']: Input should be a valid integer" in said
+    message = fault(one(dict[str, int]), x={"password": SECRET})
+    assert SECRET not in message
+    assert "x['password']: Input should be a valid integer" in message
 
 
 def test_the_value_of_an_argument_that_is_declared_secret_is_not_shown() -> None:
-    said = fault(one(SecretStr), x=987_654)
-    assert "987654" not in said
-    assert "x: Input should be a valid string" in said
+    message = fault(one(SecretStr), x=987_654)
+    assert "987654" not in message
+    assert "x: Input should be a valid string" in message
 
 
 def test_defaults_are_left_to_the_function() -> None:
@@ -245,22 +245,22 @@ async def asynchronous(spark: Any) -> None: ...
         (without_spark, "the first parameter of without_spark must be 'spark'.*@python_task"),
         (spark_is_second, "the first parameter of spark_is_second must be 'spark'"),
         (no_parameters, "the first parameter of no_parameters must be 'spark'"),
-        (no_annotation, "'path' of no_annotation needs an annotation, as in path: str"),
-        (many_by_position, "'paths' of many_by_position cannot be given by name"),
-        (many_by_name, "'paths' of many_by_name cannot be given by name"),
-        (only_by_position, "'path' of only_by_position cannot be given by name"),
-        (unknown_name, "'Nowhere' is not defined in the annotations of unknown_name; .*TYPE_CHECKING"),
-        (no_json, "'thing' of no_json has an annotation that JSON cannot fill"),
-        (no_model, "'thing' of no_model has an annotation that JSON cannot fill"),
+        (no_annotation, "'path' of no_annotation needs an annotation, for example path: str"),
+        (many_by_position, "'paths' of many_by_position must be a keyword parameter"),
+        (many_by_name, "'paths' of many_by_name must be a keyword parameter"),
+        (only_by_position, "'path' of only_by_position must be a keyword parameter"),
+        (unknown_name, "'Nowhere' is not defined in the annotations of unknown_name\\. .*TYPE_CHECKING"),
+        (no_json, "'thing' of no_json has an annotation that JSON cannot represent"),
+        (no_model, "'thing' of no_model has an annotation that JSON cannot represent"),
         (spark_by_name, r"the first parameter of spark_by_name must be 'spark', before any \*"),
-        (asynchronous, "asynchronous is async; a task is a plain function"),
+        (asynchronous, "asynchronous is async\\. Write a plain function"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_a_function_that_cannot_be_a_task_is_told_where_it_is_defined(
     function: Callable[..., Any], says: str, app: Horsies
 ) -> None:
-    with pytest.raises(TaskDefinitionError, match=f"(?s)^task 'flights.count': .*{says}") as caught:
+    with pytest.raises(TaskDefinitionError, match=f"(?s)^Task 'flights.count': .*{says}") as caught:
         spark_task(app, "flights.count")(function)
     assert isinstance(caught.value, HorsiesError)
     assert list(app.tasks) == []

@@ -1,4 +1,4 @@
--- For releases before 0.4.6, which have no function to cancel with. A workflow's task is never touched.
+-- For releases before 0.4.6, which have no cancel function. Tasks of workflows are not changed.
 WITH before AS (
     SELECT t.id, t.status
     FROM horsies_tasks AS t

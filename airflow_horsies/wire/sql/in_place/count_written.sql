@@ -1,4 +1,4 @@
--- How many attempts each transaction wrote, the oldest transactions first.
+-- The number of attempts that each transaction wrote, oldest transaction first.
 SELECT counted.written_by, count(*) AS attempts
 FROM (
     SELECT now_at.number - ((now_at.number - a.xmin::text::bigint) & 4294967295) AS written_by

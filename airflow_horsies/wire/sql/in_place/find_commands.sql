@@ -1,4 +1,4 @@
--- What was asked for under these ids. This generation keeps no fingerprint, so the columns are compared.
+-- The commands of these ids. This generation keeps no fingerprint, so the columns are compared.
 SELECT
     id::text AS id, status, task_name, queue_name, priority, kwargs, good_until, task_options,
     NULL::bytea AS command_fingerprint

@@ -1,5 +1,5 @@
--- Those that failed or expired among so many tasks that were sent before a given one: a search without a bound could
--- walk through millions of good ones. The span is told also where nothing is found.
+-- The failed and expired tasks among a bounded number of tasks before a given one: an unbounded search could read
+-- millions of completed tasks. The searched range is returned even if nothing is found.
 WITH searched AS MATERIALIZED (
     SELECT t.id, t.status, t.enqueued_at
     FROM horsies_tasks AS t

@@ -1,5 +1,5 @@
--- Newest first by the time of sending or of the last retry; the id breaks ties, so that paging loses nothing.
--- Of many tasks at once, the messages of attempts would be far more than anything else.
+-- Newest first by the time of sending or of the last retry; the id breaks ties, so that paging skips nothing.
+-- The messages of attempts are omitted, because those of many tasks would be most of the data.
 SELECT
     t.id::text AS id, t.task_name, t.queue_name, t.priority, t.status, t.sent_at, t.enqueued_at, t.good_until,
     t.claimed_at, t.started_at,

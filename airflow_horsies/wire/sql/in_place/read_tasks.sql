@@ -1,5 +1,5 @@
--- Not every transition into a terminal state dates itself in this generation, but each touches updated_at.
--- Arguments and results can be large, and are read where the whole task is asked for; so can messages, and are cut.
+-- In this generation not every transition into a terminal state has its own time, but all of them set updated_at.
+-- Arguments and results can be large and are read only with the whole task; messages are truncated.
 SELECT
     t.id::text AS id, t.task_name, t.queue_name, t.priority, t.status, t.sent_at, t.enqueued_at, t.good_until,
     t.claimed_at, t.started_at,

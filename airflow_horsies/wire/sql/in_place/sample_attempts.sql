@@ -1,4 +1,4 @@
--- Some pages of the table, in order: where to cut it into parts of like size.
+-- A sample of the table, in order, to divide it into parts of similar size.
 SELECT a.finished_at AS at, a.task_id::text AS key
 FROM horsies_task_attempts AS a TABLESAMPLE SYSTEM (%(percent)s::float4)
 WHERE

@@ -1,4 +1,4 @@
--- A slice of all attempts for one of several readers, cut by the end of each attempt, which an index knows.
+-- A slice of all attempts for one of several readers, by the end of the attempt, which is indexed.
 SELECT
     a.task_id, t.task_name, t.queue_name AS queue, a.attempt, a.outcome, a.will_retry,
     a.started_at, a.finished_at, a.error_code, a.error_message, a.failed_reason, a.worker_id,

@@ -1,4 +1,4 @@
--- A slice of all tasks for one of several readers; who reads selects columns from it, and the rest is never fetched.
+-- A slice of all tasks for one of several readers. The reader selects columns from it; the others are not fetched.
 SELECT
     t.id AS task_id, t.task_name, t.queue_name AS queue, t.priority, t.status AS state,
     t.sent_at, t.enqueued_at, t.good_until, t.claimed_at, t.started_at,

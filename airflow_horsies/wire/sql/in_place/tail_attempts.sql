@@ -1,5 +1,5 @@
--- The attempts written by transactions from one up to another. A row names 32 of the 64 bits of its transaction: it is
--- the last one with these bits that this statement can see. The time keeps to what an index finds.
+-- The attempts written by a range of transactions. A row has 32 of the 64 bits of its transaction: it is the last one
+-- with these bits that is visible here. The time limits the scan to an index range.
 SELECT
     a.task_id, t.task_name, t.queue_name AS queue, a.attempt, a.outcome, a.will_retry,
     a.started_at, a.finished_at, a.error_code, a.error_message, a.failed_reason, a.worker_id,

@@ -1,4 +1,4 @@
--- One statement and so one snapshot: a task that moves to the history meanwhile is counted exactly once.
+-- One statement, so one snapshot: a task that moves to the history meanwhile is counted exactly once.
 SELECT found.status, count(*) AS count
 FROM (
     SELECT status

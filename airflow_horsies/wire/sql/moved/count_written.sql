@@ -1,4 +1,4 @@
--- How many attempts the tasks have that each transaction moved to the history, the oldest transactions first.
+-- The number of attempts of the tasks that each transaction moved to the history, oldest transaction first.
 SELECT counted.written_by, sum(counted.attempts)::bigint AS attempts
 FROM (
     SELECT

@@ -1,5 +1,6 @@
--- Those that failed or expired among so many tasks that were sent before a given one: no index knows the failed ones,
--- and a search without a bound would walk through millions of good ones. The span is told also where nothing is found.
+-- The failed and expired tasks among a bounded number of tasks before a given one: there is no index of failed tasks,
+-- and an unbounded search would read millions of completed ones. The searched range is returned even if nothing is
+-- found.
 WITH searched AS MATERIALIZED (
     SELECT h.task_id, h.status, h.enqueued_at
     FROM horsies_task_history AS h

@@ -1,6 +1,6 @@
--- Newest first by the time of sending or of the last retry; the id breaks ties, so that paging loses nothing.
--- Of many tasks at once, the messages of attempts would be far more than anything else.
--- Each side is cut to a page before they are merged, so that each can walk its index on enqueued_at.
+-- Newest first by the time of sending or of the last retry; the id breaks ties, so that paging skips nothing.
+-- The messages of attempts are omitted, because those of many tasks would be most of the data.
+-- Both sides are limited to a page before the merge, so that both can use their index on enqueued_at.
 (
     SELECT
         t.id::text AS id, t.task_name, t.queue_name, t.priority, t.status, t.sent_at, t.enqueued_at,
@@ -47,7 +47,7 @@ UNION ALL
             WHEN NOT %(with_attempts)s::boolean THEN NULL
             WHEN octet_length(h.attempt_snapshot) <= 2000 THEN convert_from(h.attempt_snapshot, 'UTF8')
             ELSE (
-                -- Field by field: an operator for each would read the whole text each time.
+                -- All fields at once: an operator per field would parse the whole text each time.
                 SELECT json_agg(
                     (
                         SELECT json_agg(
@@ -58,7 +58,7 @@ UNION ALL
                     )
                     ORDER BY a.number
                 )::text
-                -- Postgres has no text for NUL and half a surrogate pair.
+                -- Postgres text cannot contain NUL or half a surrogate pair.
                 FROM convert_from(h.attempt_snapshot, 'UTF8') AS stored (text)
                 CROSS JOIN LATERAL json_array_elements((
                     CASE

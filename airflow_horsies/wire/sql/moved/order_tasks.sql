@@ -1,5 +1,5 @@
--- A page of the given tasks in the order of one of their columns, and how many there are. What the column knows nothing
--- of comes last, whichever way it is sorted; among equals the order of the ids decides.
+-- A page of the given tasks in the order of one column, and their total number. NULL comes last in both directions; the
+-- id breaks ties.
 WITH found AS (
     SELECT
         t.id, t.status,

@@ -1,4 +1,4 @@
--- One statement and so one snapshot: a task that moves to the history meanwhile is seen exactly once.
+-- One statement, so one snapshot: a task that moves to the history meanwhile is found exactly once.
 SELECT id::text AS id, status
 FROM horsies_tasks
 WHERE id = ANY(%(ids)s::uuid[])

@@ -1,5 +1,5 @@
--- One statement and so one snapshot: a task that moves to the history meanwhile is seen exactly once.
--- Arguments and results can be large, and are read where the whole task is asked for; so can messages, and are cut.
+-- One statement, so one snapshot: a task that moves to the history meanwhile is found exactly once.
+-- Arguments and results can be large and are read only with the whole task; messages are truncated.
 SELECT
     t.id::text AS id, t.task_name, t.queue_name, t.priority, t.status, t.sent_at, t.enqueued_at, t.good_until,
     t.claimed_at, t.started_at, NULL::timestamptz AS finished_at,
@@ -30,14 +30,14 @@ SELECT
     h.claimed_at, h.started_at, h.terminal_at,
     NULL, h.retry_count, h.max_retries, h.last_claimed_worker_id, h.last_worker_hostname,
     h.last_worker_pid, h.error_code, left(h.final_failed_reason, %(message_chars)s::integer), h.is_workflow_task,
-    -- The arguments of a finished task are kept only where the sender asked for it.
+    -- The arguments of a finished task are kept only on request of the sender.
     NULL, CASE WHEN %(whole)s::boolean THEN convert_from(h.rerun_input_inline, 'UTF8') END,
     CASE WHEN %(whole)s::boolean THEN convert_from(h.result_payload, 'UTF8') END,
     CASE
         WHEN octet_length(h.attempt_snapshot) <= %(message_chars)s::integer
             THEN convert_from(h.attempt_snapshot, 'UTF8')
         ELSE (
-            -- Field by field: an operator for each would read the whole text each time.
+            -- All fields at once: an operator per field would parse the whole text each time.
             SELECT json_agg(
                 (
                     SELECT json_agg(
@@ -52,7 +52,7 @@ SELECT
                 )
                 ORDER BY a.number
             )::text
-            -- Postgres has no text for NUL and half a surrogate pair.
+            -- Postgres text cannot contain NUL or half a surrogate pair.
             FROM convert_from(h.attempt_snapshot, 'UTF8') AS stored (text)
             CROSS JOIN LATERAL json_array_elements((
                 CASE

@@ -1,5 +1,5 @@
--- Some pages of the tables, in order: where to cut them into parts of like size. The attempts of a finished task are one
--- value, so tasks are counted; those that ended before the day before the first time have no attempt after it.
+-- A sample of the tables, in order, to divide them into parts of similar size. The attempts of a finished task are one
+-- value, so tasks are counted; a task that ended more than a day before the first time has no attempt after it.
 SELECT sampled.at, sampled.id::text AS key
 FROM (
     SELECT t.enqueued_at AS at, t.id, NULL::timestamptz AS ended_at

@@ -1,4 +1,4 @@
--- Some pages of the tables, in order: where to cut them into parts of like size.
+-- A sample of the tables, in order, to divide them into parts of similar size.
 SELECT sampled.at, sampled.id::text AS key
 FROM (
     SELECT t.enqueued_at AS at, t.id

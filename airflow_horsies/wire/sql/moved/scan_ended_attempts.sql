@@ -1,6 +1,6 @@
--- A slice of the attempts of ended tasks for one of several readers, cut by the task, as those of one task are one
--- value. Upstream writes that value with to_jsonb, so it can be taken apart as jsonb. A task ends when its last attempt
--- does: the day makes up for the clocks of workers, of which some date the end of an attempt.
+-- A slice of the attempts of ended tasks for one of several readers, by task, because the attempts of a task are one
+-- value. Horsies writes it with to_jsonb, so it can be parsed as jsonb. A task ends with its last attempt; the extra
+-- day allows for the clocks of workers, which set the end of some attempts.
 SELECT
     h.task_id, h.task_name::text AS task_name, h.queue_name::text AS queue, (a.fields ->> 0)::integer AS attempt,
     a.fields ->> 1 AS outcome, (a.fields ->> 2)::boolean AS will_retry,

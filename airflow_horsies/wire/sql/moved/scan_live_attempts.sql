@@ -1,4 +1,4 @@
--- A slice of the attempts of live tasks for one of several readers, cut by the task.
+-- A slice of the attempts of live tasks for one of several readers, by task.
 SELECT
     a.task_id, t.task_name::text AS task_name, t.queue_name::text AS queue, a.attempt, a.outcome::text AS outcome,
     a.will_retry, a.started_at, a.finished_at, a.error_code, a.error_message, a.failed_reason,

@@ -1,6 +1,6 @@
--- A slice of ended tasks for one of several readers, each with its attempts as upstream wrote them, without the outer
--- brackets: readers take them apart, as Postgres takes several times as long. They choose by the times of attempts, too;
--- the day makes up for the clocks of workers, of which some date the end of an attempt.
+-- A slice of ended tasks for one of several readers, with their attempts as horsies wrote them, without the outer
+-- brackets. Readers parse them, because Postgres takes several times as long, and also filter by the times of attempts;
+-- the extra day allows for the clocks of workers, which set the end of some attempts.
 SELECT
     convert_from(substr(h.attempt_snapshot, 3, octet_length(h.attempt_snapshot) - 4), 'UTF8') AS attempts,
     h.task_id, to_json(h.task_name::text) AS task_name, to_json(h.queue_name::text) AS queue

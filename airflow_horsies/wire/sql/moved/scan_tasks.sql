@@ -1,5 +1,5 @@
--- A slice of all tasks for one of several readers; who reads selects columns from it, and the rest is never fetched.
--- The arguments of a finished task are kept only where the sender asked for it, as the input of a rerun.
+-- A slice of all tasks for one of several readers. The reader selects columns from it; the others are not fetched.
+-- The arguments of a finished task are kept only on request of the sender, as the input of a rerun.
 SELECT
     t.id AS task_id, t.task_name::text AS task_name, t.queue_name::text AS queue, t.priority,
     t.status::text AS state, t.sent_at, t.enqueued_at, t.good_until, t.claimed_at, t.started_at,

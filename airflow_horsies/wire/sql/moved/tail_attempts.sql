@@ -1,6 +1,5 @@
--- The attempts of the tasks that were moved to the history by transactions from one up to another. A row names 32 of the
--- 64 bits of its transaction: it is the last one with these bits that this statement can see. The time keeps to the
--- partitions of the last days.
+-- The attempts of the tasks that a range of transactions moved to the history. A row has 32 of the 64 bits of its
+-- transaction: it is the last one with these bits that is visible here. The time limits the scan to recent partitions.
 SELECT
     h.task_id, h.task_name::text AS task_name, h.queue_name::text AS queue, (a.fields ->> 0)::integer AS attempt,
     a.fields ->> 1 AS outcome, (a.fields ->> 2)::boolean AS will_retry,

@@ -1,0 +1,367 @@
+"""The commands of ``airflow horsies``."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import wraps
+from typing import Any
+
+from airflow.cli.simple_table import AirflowConsole
+from airflow.providers.common.compat.sdk import AirflowNotFoundException
+from airflow.utils.cli import action_cli, suppress_logs_and_warning
+
+from airflow_horsies.borrowed.airflow import as_server
+from airflow_horsies.cli.definition import format_cursor
+from airflow_horsies.cli.watching import NewLines, Watch, explain_no_lines
+from airflow_horsies.client import ledger
+from airflow_horsies.client.client import Client
+from airflow_horsies.client.health import Status, check_health
+from airflow_horsies.client.waiting import wait_until_stopped
+from airflow_horsies.core.attempts import ShownAttempt, recorded_attempts
+from airflow_horsies.core.log import LogLine
+from airflow_horsies.core.submission import Submission
+from airflow_horsies.core.task import CancelOutcome, TaskState, TaskView
+from airflow_horsies.core.values import attempt_values, line_values, to_plain
+from airflow_horsies.core.wording import describe_metrics
+from airflow_horsies.exceptions import HorsiesError
+from airflow_horsies.hook import HorsiesHook
+
+Command = Callable[[Namespace], None]
+ClientCommand = Callable[[Namespace, Client], None]
+
+MAX_MESSAGE_CHARS = 80
+# For people; the other formats are for programs.
+TEXT_FORMATS = ("table", "plain")
+# The exit code of a command that Ctrl-C ended.
+INTERRUPTED = 130
+
+
+def _command(run: ClientCommand) -> Command:
+    """Pass a client to the command, and turn errors into one message and exit code 1."""
+
+    @suppress_logs_and_warning
+    @wraps(run)
+    def command(args: Namespace) -> None:
+        try:
+            with as_server(), HorsiesHook(args.conn_id).client as client:
+                run(args, client)
+        except AirflowNotFoundException:
+            sys.exit(f"error: {_no_such_connection(args.conn_id)}")
+        except HorsiesError as error:
+            sys.exit(f"error: {error}")
+        except KeyboardInterrupt:
+            sys.exit(INTERRUPTED)
+        except BrokenPipeError:
+            # The reader has closed the pipe. Python would report an error when it flushes at the end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(1)
+
+    return command
+
+
+def _audited(run: ClientCommand) -> ClientCommand:
+    """Write the command to Airflow's audit log."""
+    audited: ClientCommand = action_cli(run, check_db=False)  # type: ignore[no-untyped-call]
+    return audited
+
+
+@_command
+def horsies_check(args: Namespace, client: Client) -> None:
+    """``airflow horsies check``"""
+    findings = []
+    for finding in check_health(client):
+        findings.append(finding)
+        if args.output in TEXT_FORMATS:
+            first, *rest = finding.message.splitlines()
+            print(f"{finding.status:<5} {finding.check:<16} {first}", flush=True)
+            for line in rest:
+                print(f"{'':<23}{line}")
+    if args.output not in TEXT_FORMATS:
+        rows = [{"check": item.check, "status": str(item.status), "message": item.message} for item in findings]
+        _print(rows, args.output)
+    if any(finding.status is Status.FAIL for finding in findings):
+        sys.exit(1)
+
+
+@_command
+@_audited
+def horsies_db_migrate(args: Namespace, client: Client) -> None:
+    """``airflow horsies db migrate``"""
+    applied = [
+        {"version": migration.version, "name": migration.name}
+        for migration in ledger.migrate_ledger(client, by_hand=True)
+    ]
+    if args.output not in TEXT_FORMATS:
+        _print(applied, args.output)
+    elif applied:
+        names = ", ".join(str(item["name"]) for item in applied)
+        print(f"Applied {names}. The tables are now at version {ledger.latest_version()}.")
+    else:
+        print(f"The tables are already at version {ledger.latest_version()}.")
+
+
+@_command
+@_audited
+def horsies_db_prune(args: Namespace, client: Client) -> None:
+    """``airflow horsies db prune``"""
+    count = ledger.prune_ledger(client)
+    _print_count(
+        args, "forgotten", count, f"Removed {_submissions(count)} of tasks that are no longer in the horsies database."
+    )
+
+
+@_command
+@_audited
+def horsies_db_change_base_url(args: Namespace, client: Client) -> None:
+    """``airflow horsies db change-base-url``"""
+    changed = ledger.change_base_url(client, old=args.old, new=args.new)
+    _print_count(
+        args,
+        "changed",
+        changed,
+        f"Changed the base URL of {_submissions(changed)} in namespace {client.namespace!r} to {args.new}.",
+    )
+
+
+@_command
+def horsies_tasks(args: Namespace, client: Client) -> None:
+    """``airflow horsies tasks``"""
+    states = {state for states in args.state for state in states} if args.state else None
+    page = client.list_tasks(
+        states=states,
+        queue=args.queue,
+        task_name=args.task_name,
+        error_code=args.error_code,
+        before=args.before,
+        limit=args.limit,
+    )
+    if args.output in TEXT_FORMATS:
+        _print([_task_row(task) for task in page.tasks], args.output)
+    else:
+        _print([_task_values(task) for task in page.tasks], args.output)
+    if page.next:
+        more = f"More: --before {format_cursor(page.next)}"
+        print(more, file=sys.stdout if args.output == "table" else sys.stderr)
+
+
+@_command
+def horsies_attempts(args: Namespace, client: Client) -> None:
+    """``airflow horsies attempts TASK_ID``"""
+    if args.watch:
+        _watch(args, client)
+        return
+    task = client.read_task(args.horsies_task_id)
+    submissions = client.read_submissions_of_task(task.id)
+    attempts = _read_attempts(client, task)
+    if args.output not in TEXT_FORMATS:
+        _print(_all_values(task, submissions, attempts), args.output)
+        return
+    print(_headline(task, submissions))
+    if attempts:
+        _print([_attempt_row(attempt) for attempt in attempts], args.output)
+    else:
+        print("No attempt has ended.")
+    for attempt in attempts:
+        if attempt.metrics:
+            print(f"attempt {attempt.number}, metrics: {describe_metrics(attempt.metrics)}")
+
+
+def _watch(args: Namespace, client: Client) -> None:
+    task = client.read_task(args.horsies_task_id)
+    submissions = client.read_submissions_of_task(task.id)
+    if args.output in TEXT_FORMATS:
+        print(_headline(task, submissions))
+        watch = Watch(client, task.id)
+        try:
+            watch.look()
+            (task,) = client.wait([task.id], meanwhile=watch.look)
+            watch.finish(task)
+        finally:
+            watch.clear()
+    else:
+        (task,) = client.wait([task.id])
+        _print(_all_values(task, submissions, _read_attempts(client, task)), args.output)
+    if task.state is not TaskState.COMPLETED:
+        sys.exit(1)
+
+
+@_command
+def horsies_logs(args: Namespace, client: Client) -> None:
+    """``airflow horsies logs TASK_ID``"""
+    new = NewLines(client, args.horsies_task_id, attempt=args.attempt)
+    lines: list[LogLine] = []
+    is_text = args.output in TEXT_FORMATS
+
+    def read() -> None:
+        for line in new.read():
+            if is_text:
+                print(_line_text(line), flush=True)
+            lines.append(line)
+
+    read()
+    if args.follow:
+        (task,) = client.wait([args.horsies_task_id], meanwhile=read)
+        if task.state is TaskState.CANCELLED:
+            wait_until_stopped(client, [task.id])
+        read()
+    if not lines:
+        # Raises TaskNotFound if the task is unknown.
+        task = client.read_task(args.horsies_task_id)
+        why = explain_no_lines(task, client.read_attempts([task.id]).get(task.id, ()), args.attempt)
+        print(why, file=sys.stdout if is_text else sys.stderr)
+    if not is_text:
+        _print([line_values(line) for line in lines], args.output)
+
+
+@_command
+@_audited
+def horsies_cancel(args: Namespace, client: Client) -> None:
+    """``airflow horsies cancel TASK_ID``"""
+    outcome = client.cancel_task(args.horsies_task_id)
+    state = client.read_task(args.horsies_task_id).state
+    if args.output not in TEXT_FORMATS:
+        _print({"task_id": args.horsies_task_id, "outcome": str(outcome), "state": str(state)}, args.output)
+        return
+    match outcome:
+        case CancelOutcome.CANCELLED:
+            text = "was cancelled"
+        case CancelOutcome.ALREADY_CANCELLED:
+            text = "was already cancelled"
+        case CancelOutcome.ALREADY_FINISHED:
+            text = f"had already ended as {state}"
+        case CancelOutcome.STILL_WANTED | CancelOutcome.REQUESTED:
+            raise AssertionError("A cancel by id is either carried out or refused.")
+    print(f"Task {args.horsies_task_id} {text}.")
+
+
+def _no_such_connection(conn_id: str) -> str:
+    return (
+        f"Airflow has no connection {conn_id!r}, or its database cannot be read. Add the connection with 'airflow "
+        f"connections add {conn_id} --conn-type horsies --conn-host HOST --conn-port 5432 --conn-login USER "
+        f"--conn-password PASSWORD --conn-schema DATABASE', or set AIRFLOW_CONN_{conn_id.upper()}."
+    )
+
+
+def _print(data: Any, output: str) -> None:
+    # Text from the database may look like the console's markup.
+    console = AirflowConsole(markup=False, emoji=False, highlight=False)
+    plain = to_plain(data)
+    match output:
+        case "json":
+            print(json.dumps(plain, ensure_ascii=False))
+        case "yaml":
+            console.print_as_yaml(plain)
+        case _:
+            console.print_as(plain, output)
+
+
+def _submissions(count: int) -> str:
+    return "1 submission" if count == 1 else f"{count} submissions"
+
+
+def _print_count(args: Namespace, key: str, count: int, sentence: str) -> None:
+    if args.output in TEXT_FORMATS:
+        print(sentence)
+    else:
+        _print({key: count}, args.output)
+
+
+def _headline(task: TaskView, submissions: Sequence[Submission]) -> str:
+    sent_by = [f"sent by {item.task_instance} (try {item.try_number})" for item in submissions]
+    return ", ".join(
+        [
+            f"{task.task_name} {task.id}: {task.state}",
+            f"queue {task.queue}",
+            f"{task.retry_count} of {task.max_retries} retries used",
+            *(sent_by or ["not sent by an Airflow task"]),
+        ]
+    )
+
+
+def _task_row(task: TaskView) -> dict[str, Any]:
+    return {
+        "id": task.id,
+        "task_name": task.task_name,
+        "queue": task.queue,
+        "state": str(task.state),
+        "sent_at": _short_time(task.sent_at),
+        "finished_at": _short_time(task.finished_at),
+        "retries": f"{task.retry_count}/{task.max_retries}",
+        "error_code": task.error_code or "",
+    }
+
+
+def _task_values(task: TaskView) -> dict[str, Any]:
+    return {
+        "id": task.id,
+        "task_name": task.task_name,
+        "queue": task.queue,
+        "priority": task.priority,
+        "state": task.state,
+        "sent_at": task.sent_at,
+        "started_at": task.started_at,
+        "finished_at": task.finished_at,
+        "good_until": task.good_until,
+        "retry_count": task.retry_count,
+        "max_retries": task.max_retries,
+        "error_code": task.error_code,
+    }
+
+
+def _read_attempts(client: Client, task: TaskView) -> list[ShownAttempt]:
+    return recorded_attempts(task, client.read_attempts([task.id]).get(task.id, ()))
+
+
+def _attempt_row(attempt: ShownAttempt) -> dict[str, Any]:
+    seconds = attempt.duration_seconds
+    return {
+        "attempt": attempt.number,
+        "outcome": attempt.outcome,
+        "started_at": _short_time(attempt.started_at),
+        "duration": "" if seconds is None else f"{seconds:.2f} s",
+        "error_code": attempt.error_code or "",
+        "error": _first_line(attempt.message or ""),
+        "will_retry": "yes" if attempt.will_retry else "no",
+        "worker": f"{attempt.hostname or '?'}:{attempt.pid or '?'}",
+    }
+
+
+def _all_values(task: TaskView, submissions: Sequence[Submission], attempts: Sequence[ShownAttempt]) -> dict[str, Any]:
+    return {
+        **_task_values(task),
+        "sent_by": [_submission_values(submission) for submission in submissions],
+        "attempts": [attempt_values(attempt) for attempt in attempts],
+    }
+
+
+def _line_text(line: LogLine) -> str:
+    at = f"{line.logged_at:%Y-%m-%d %H:%M:%S}.{line.logged_at.microsecond // 1000:03d}"
+    return f"{at} {line.level:<8} [attempt {line.attempt}] {_escape_controls(line.text)}"
+
+
+def _escape_controls(text: str) -> str:
+    """Escape control characters that a terminal would interpret: a task may print anything."""
+    return "".join(char if char.isprintable() or char == "\t" else repr(char)[1:-1] for char in text)
+
+
+def _submission_values(submission: Submission) -> dict[str, Any]:
+    return {
+        "namespace": submission.namespace,
+        **asdict(submission.task_instance),
+        "try_number": submission.try_number,
+        "submitted_at": submission.submitted_at,
+    }
+
+
+def _first_line(text: str) -> str:
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return line if len(line) <= MAX_MESSAGE_CHARS else f"{line[: MAX_MESSAGE_CHARS - 1]}…"
+
+
+def _short_time(instant: Any) -> str:
+    return "" if instant is None else f"{instant:%Y-%m-%d %H:%M:%S}"

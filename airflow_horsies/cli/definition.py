@@ -1,0 +1,200 @@
+"""The command ``airflow horsies``, and ``python -m airflow_horsies.cli`` for an Airflow that does not support it.
+
+Airflow imports this module for every command, so the code of a command is imported when it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, TypeAlias
+
+from airflow_horsies.core.paging import PageCursor
+from airflow_horsies.core.task import TaskState
+from airflow_horsies.core.validation import require_task_id
+from airflow_horsies.exceptions import InvalidTask
+
+if TYPE_CHECKING:
+    from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
+
+    CLICommand: TypeAlias = ActionCommand | GroupCommand
+
+DEFAULT_CONN_ID = "horsies_default"
+CURSOR_SEPARATOR = ","
+MAX_ATTEMPT = 2**31 - 1
+
+
+def get_cli_commands() -> list[GroupCommand]:
+    """The command group ``horsies``, for the provider's key ``cli``."""
+    from airflow.cli.cli_config import (
+        ARG_OUTPUT,
+        ARG_VERBOSE,
+        ActionCommand,
+        Arg,
+        GroupCommand,
+        lazy_load_command,
+    )
+
+    arg: Callable[..., Arg] = Arg
+    conn_id = arg(
+        ("--conn-id",),
+        default=DEFAULT_CONN_ID,
+        help=f"The id of the connection of type horsies (default: {DEFAULT_CONN_ID})",
+    )
+    task_id = arg(("horsies_task_id",), metavar="TASK_ID", type=parse_task_id, help="The id of a horsies task")
+
+    def command(name: str, function: str, help: str, *args: Arg) -> ActionCommand:
+        return ActionCommand(
+            name=name,
+            help=help,
+            func=lazy_load_command(f"airflow_horsies.cli.commands.{function}"),
+            args=(*args, conn_id, ARG_OUTPUT, ARG_VERBOSE),
+        )
+
+    return [
+        GroupCommand(
+            name="horsies",
+            help="Inspect and manage horsies, the Postgres-backed task queue",
+            subcommands=(
+                command(
+                    "check",
+                    "horsies_check",
+                    "Check the connection, the database and the workers; exit code 1 if a check fails",
+                ),
+                GroupCommand(
+                    name="db",
+                    help="Manage this provider's own tables in the horsies database",
+                    subcommands=(
+                        command("migrate", "horsies_db_migrate", "Create or migrate the tables"),
+                        command(
+                            "prune",
+                            "horsies_db_prune",
+                            "Remove the submissions of tasks that are no longer in the horsies database",
+                        ),
+                        command(
+                            "change-base-url",
+                            "horsies_db_change_base_url",
+                            "Assign the submissions of this Airflow to its new base URL",
+                            arg(("--old",), required=True, help="The former [api] base_url"),
+                            arg(("--new",), required=True, help="The new [api] base_url"),
+                        ),
+                    ),
+                ),
+                command(
+                    "tasks",
+                    "horsies_tasks",
+                    "List recent tasks, newest first",
+                    arg(
+                        ("--state",),
+                        action="append",
+                        type=parse_states,
+                        metavar="STATE",
+                        help=f"Only tasks in these states; repeatable or comma-separated: {', '.join(TaskState)}",
+                    ),
+                    arg(("--queue",), help="Only tasks of this queue"),
+                    arg(("--task-name",), help="Only tasks with this name"),
+                    arg(("--error-code",), help="Only tasks that ended with this error code"),
+                    arg(("--limit",), type=int, default=20, help="The number of tasks (default: 20)"),
+                    arg(
+                        ("--before",),
+                        type=parse_cursor,
+                        metavar="CURSOR",
+                        help="Continue after an earlier page, with the cursor printed at its end",
+                    ),
+                ),
+                command(
+                    "attempts",
+                    "horsies_attempts",
+                    "Show the attempts of a task and the task instance that sent it",
+                    task_id,
+                    arg(
+                        ("--watch",),
+                        action="store_true",
+                        help="Follow the task until it ends; exit code 1 unless it completes",
+                    ),
+                ),
+                command(
+                    "logs",
+                    "horsies_logs",
+                    "Print the log lines and output of a task that ran on a worker of airflow_horsies.worker",
+                    task_id,
+                    arg(
+                        ("--attempt",), type=parse_attempt, metavar="NUMBER", help="Only this attempt, 1 for the first"
+                    ),
+                    arg(("--follow", "-f"), action="store_true", help="Print new lines until the task ends"),
+                ),
+                command("cancel", "horsies_cancel", "Cancel a task that has not ended", task_id),
+            ),
+        )
+    ]
+
+
+def parse_task_id(text: str) -> str:
+    try:
+        return require_task_id(text)
+    except InvalidTask as error:
+        raise argparse.ArgumentTypeError(error.problem) from None
+
+
+def parse_attempt(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= MAX_ATTEMPT:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an attempt number. Use 1 for the first attempt.")
+    return int(text)
+
+
+def parse_states(text: str) -> list[TaskState]:
+    """One state, or several with commas, in upper or lower case."""
+    names = [name.strip().upper() for name in text.split(",") if name.strip()]
+    unknown = sorted(set(names) - set(TaskState))
+    if unknown or not names:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a state. Use one of {', '.join(TaskState)}.")
+    return [TaskState(name) for name in names]
+
+
+def parse_cursor(text: str) -> PageCursor:
+    """The inverse of format_cursor."""
+    at, _, task_id = text.partition(CURSOR_SEPARATOR)
+    try:
+        cursor = PageCursor(at=datetime.fromisoformat(at), task_id=require_task_id(task_id))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a cursor. Use one that 'airflow horsies tasks' printed."
+        ) from None
+    if cursor.at.tzinfo is None:
+        raise argparse.ArgumentTypeError(f"{text!r} has no time zone. Use the cursor as it was printed.")
+    return cursor
+
+
+def format_cursor(cursor: PageCursor) -> str:
+    return f"{cursor.at.isoformat()}{CURSOR_SEPARATOR}{cursor.task_id}"
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """A parser for the same commands without ``airflow``."""
+    parser = argparse.ArgumentParser(prog="python -m airflow_horsies.cli")
+    _add_commands(parser, (command for group in get_cli_commands() for command in group.subcommands))
+    return parser
+
+
+def _add_commands(parser: argparse.ArgumentParser, commands: Iterable[CLICommand]) -> None:
+    from airflow.cli.cli_config import GroupCommand
+
+    subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
+    for command in commands:
+        subparser = subparsers.add_parser(command.name, help=command.help, description=command.help)
+        if isinstance(command, GroupCommand):
+            _add_commands(subparser, command.subcommands)
+        else:
+            for arg in command.args:
+                arg.add_to_parser(subparser)
+            subparser.set_defaults(func=command.func)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = make_parser().parse_args(argv)
+    args.func(args)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""The client of one horsies database for an event loop, with the same statements and rules as Client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, TypeVar
+
+from airflow_horsies.client import calls
+from airflow_horsies.client.calls import Call, Pause, PlainTransaction, Scope, Transaction, canonical_ids
+from airflow_horsies.client.hub import Waiter, hub_of
+from airflow_horsies.client.pool import pool_of
+from airflow_horsies.client.settings import ClientSettings
+from airflow_horsies.client.waiting import wait_timeout
+from airflow_horsies.core.cluster import QueueDepth, WorkerState
+from airflow_horsies.core.log import LogCursor
+from airflow_horsies.core.spec import TaskSpec
+from airflow_horsies.core.submission import Submission, TaskInstanceKey
+from airflow_horsies.core.task import LIVE_STATES, CancelOutcome, TaskState, TaskView
+from airflow_horsies.core.validation import require_task_id
+from airflow_horsies.ledger import cancelling
+from airflow_horsies.wire import cluster, reading
+from airflow_horsies.wire.known import WireScript, writing
+
+T = TypeVar("T")
+
+
+class AsyncClient:
+    """The client of triggers. All clients of an event loop share a few connections."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self.scope = Scope(settings)
+
+    @property
+    def settings(self) -> ClientSettings:
+        return self.scope.settings
+
+    async def enqueue_task(self, spec: TaskSpec) -> str:
+        return await self.drive(calls.enqueue_task(self.scope, spec))
+
+    async def read_task(self, task_id: str) -> TaskView:
+        return await self.read(partial(reading.read_task, task_id=require_task_id(task_id)))
+
+    async def read_tasks(self, task_ids: Iterable[str]) -> dict[str, TaskView]:
+        return await self.read(partial(reading.read_tasks, ids=canonical_ids(task_ids)))
+
+    async def read_queues(self) -> list[QueueDepth]:
+        return await self.read(cluster.read_queues)
+
+    async def read_workers(self) -> list[WorkerState]:
+        return await self.read(cluster.read_workers)
+
+    async def read_submissions(self, task_instance: TaskInstanceKey) -> list[Submission]:
+        return await self.drive(calls.read_submissions(self.scope, task_instance))
+
+    async def cancel_task(self, task_id: str, *, states: Collection[TaskState] = LIVE_STATES) -> CancelOutcome:
+        cancel = partial(cancelling.cancel_task_in_any_ledger, task_id=require_task_id(task_id), states=states)
+        return await self.read(writing(cancel))
+
+    async def cancel_tasks(self, task_ids: Iterable[str]) -> dict[str, CancelOutcome]:
+        return await self.drive(calls.cancel_tasks(task_ids))
+
+    async def release_tasks(self, task_ids: Iterable[str], task_instance: TaskInstanceKey) -> dict[str, CancelOutcome]:
+        return await self.drive(calls.release_tasks(self.scope, task_ids, task_instance))
+
+    async def wait(self, task_ids: Iterable[str], *, timeout_seconds: float | None = None) -> list[TaskView]:
+        wanted = canonical_ids(task_ids)
+        async with self.subscribe(wanted) as waiter:
+            try:
+                async with asyncio.timeout(timeout_seconds):
+                    while waiter.pending:
+                        await waiter.news()
+                        for task_id, state in waiter.ended.items():
+                            if state is None:
+                                raise reading.task_not_found(task_id)
+            except TimeoutError:
+                raise wait_timeout(waiter.pending) from None
+        found = await self.read_tasks(wanted)
+        return [found[task_id] for task_id in wanted]
+
+    @asynccontextmanager
+    async def subscribe(
+        self, task_ids: Collection[str], *, seen: Mapping[str, LogCursor] | None = None
+    ) -> AsyncIterator[Waiter]:
+        # An invalid id would fail the read for all waiters.
+        wanted = canonical_ids(task_ids)
+        hub = hub_of(self.settings.database, listens=self.settings.listens)
+        async with hub.subscribe(wanted, seen) as waiter:
+            yield waiter
+
+    async def read(self, make_script: WireScript[T]) -> T:
+        return await pool_of(self.settings.database).run_on_wire(make_script)
+
+    async def drive(self, call: Call[T]) -> T:
+        try:
+            step = next(call)
+            while True:
+                try:
+                    outcome = await self._take(step)
+                except Exception as error:
+                    step = call.throw(error)
+                else:
+                    step = call.send(outcome)
+        except StopIteration as stop:
+            value: T = stop.value
+            return value
+
+    async def _take(self, step: calls.Step) -> Any:
+        match step:
+            case Transaction():
+                return await self.read(step.make_script)
+            case PlainTransaction():
+                return await pool_of(self.settings.database).run(step.make_script, limits=step.limits)
+            case Pause():
+                return await asyncio.sleep(step.seconds)

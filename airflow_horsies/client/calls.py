@@ -1,0 +1,305 @@
+"""Calls of several transactions, written once and driven by both Client and AsyncClient.
+
+A call is a generator. It yields transactions and pauses, receives the result of each transaction, or its error, and
+returns its own result.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from itertools import count
+from typing import Any, TypeVar
+
+from airflow_horsies.client.settings import ClientSettings
+from airflow_horsies.core.cluster import RetentionClass
+from airflow_horsies.core.spec import TaskSpec
+from airflow_horsies.core.submission import AirflowTry, Submission, SubmitResult, TaskInstanceKey
+from airflow_horsies.core.task import CancelOutcome
+from airflow_horsies.core.validation import require_task_id
+from airflow_horsies.db.backoff import Backoff
+from airflow_horsies.db.limits import Limits
+from airflow_horsies.db.statement import Script
+from airflow_horsies.exceptions import AccessDenied, DatabaseBusy, HistoryPartitionMissing, InvalidTask
+from airflow_horsies.ledger import cancelling, submissions, submitting
+from airflow_horsies.ledger import schema as ledger_schema
+from airflow_horsies.ledger.identity import Submitter, UnknownRunKey
+from airflow_horsies.ledger.schema import Migration
+from airflow_horsies.wire import cluster, sending
+from airflow_horsies.wire.encoding import EncodedTask, encode_task
+from airflow_horsies.wire.known import WireScript, writing
+from airflow_horsies.wire.statements import Wire
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+FIRST_RETRY_SECONDS = 0.5
+MAX_RETRY_SECONDS = 15.0
+# A migration sets its own limits. The server does not answer while it rewrites a large table.
+MIGRATION_LIMITS = Limits(answer_seconds=1_800)
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """A script to run in one transaction, with the detected schema."""
+
+    make_script: WireScript[Any]
+    pipelined: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PlainTransaction:
+    """A script that does not use the tables of horsies."""
+
+    make_script: Callable[[], Script[Any]]
+    limits: Limits | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    seconds: float
+
+
+Step = Transaction | PlainTransaction | Pause
+Call = Generator[Step, Any, T]
+
+
+@dataclass(slots=True)
+class Scope:
+    """The settings of a client, and what it has learned.
+
+    :param migrate_seconds: how long to retry a migration of our tables while others use them.
+    """
+
+    settings: ClientSettings
+    migrate_seconds: float = 0.0
+    ledger_is_current: bool = False
+    retention_classes: list[RetentionClass] | None = None
+
+    def stay_in(self, namespace: str | None) -> None:
+        """Keep work under way in the namespace it was submitted in, even if the connection has changed."""
+        if namespace and namespace != self.settings.namespace:
+            self.settings = replace(self.settings, given_namespace=namespace, is_under_way=True)
+
+
+class MigrationNeeded(Exception):
+    """The tables must be migrated, in a transaction of their own, before they can be read."""
+
+
+# -- sending -------------------------------------------------------------------------------------------------------
+
+
+def enqueue_task(scope: Scope, spec: TaskSpec) -> Call[str]:
+    (encoded,) = yield from encode_tasks(scope, [spec])
+    runs = count()
+
+    def send(wire: Wire) -> Script[str]:
+        return (yield from sending.enqueue_task(wire, encoded, is_rerun=next(runs) > 0))
+
+    task_id: str = yield Transaction(writing(send))
+    return task_id
+
+
+def enqueue_tasks(scope: Scope, specs: Sequence[TaskSpec]) -> Call[list[str]]:
+    encoded = yield from encode_tasks(scope, specs, numbered=True)
+    runs = count()
+
+    def send(wire: Wire) -> Script[list[str]]:
+        return (yield from sending.enqueue_tasks(wire, encoded, is_rerun=next(runs) > 0))
+
+    task_ids: list[str] = yield Transaction(writing(send), pipelined=not sending.are_many(encoded))
+    return task_ids
+
+
+def submit_tasks(
+    scope: Scope, specs: Sequence[TaskSpec], task_instance: TaskInstanceKey, tried: AirflowTry
+) -> Call[list[SubmitResult]]:
+    encoded = yield from encode_tasks(scope, specs, numbered=True)
+    settings = scope.settings
+    settings.require_deployment()
+    yield from migrate_ledger(scope)
+    can_cancel = True
+    while True:
+        submitter = Submitter(
+            namespace=settings.namespace, base_url=settings.base_url, task_instance=task_instance, tried=tried
+        )
+        submit = partial(submitting.submit_tasks, submitter=submitter, tasks=encoded, can_cancel=can_cancel)
+        try:
+            results: list[SubmitResult] = yield Transaction(writing(submit), pipelined=not sending.are_many(encoded))
+            return results
+        except UnknownRunKey as unknown:
+            tried = tried.ask_about(unknown.key)
+        except HistoryPartitionMissing:
+            if not can_cancel:
+                raise
+            # Unwanted tasks are cancelled as soon as horsies can record it.
+            can_cancel = False
+
+
+def encode_tasks(scope: Scope, specs: Sequence[TaskSpec], *, numbered: bool = False) -> Call[list[EncodedTask]]:
+    """Validate and encode, so that an invalid task is found before a connection is opened."""
+    sent_at = datetime.now(UTC)
+    encode = partial(_encode_task, scope.settings, sent_at=sent_at)
+    encoded = [encode(spec, number=n if numbered else None) for n, spec in enumerate(specs)]
+    without_class = [n for n, spec in enumerate(specs) if not spec.retention]
+    if not without_class:
+        return encoded
+    if scope.retention_classes is None:
+        scope.retention_classes = yield Transaction(cluster.read_retention_classes)
+    for n in without_class:
+        key = sending.class_of_queue(scope.retention_classes or (), specs[n].queue)
+        if key is not None:
+            encoded[n] = encode(replace(specs[n], retention=key), number=None)
+    return encoded
+
+
+def _encode_task(settings: ClientSettings, spec: TaskSpec, *, sent_at: datetime, number: int | None) -> EncodedTask:
+    try:
+        return encode_task(spec, max_payload_bytes=settings.max_payload_bytes, sent_at=sent_at)
+    except InvalidTask as error:
+        if number is None:
+            raise
+        raise InvalidTask(f"task {number}: {error.field}", error.problem) from None
+
+
+# -- what was submitted
+
+
+def read_submissions(scope: Scope, task_instance: TaskInstanceKey) -> Call[list[Submission]]:
+    """All submissions of a task instance, oldest first."""
+    settings = scope.settings
+    base_url = "" if settings.is_under_way else settings.base_url
+    read = partial(submissions.read_submissions, settings.namespace, base_url, task_instance)
+    nothing: list[Submission] = []
+    return (yield from read_current(scope, read, otherwise=nothing))
+
+
+def read_current(scope: Scope, make_script: Callable[[], Script[T]], *, otherwise: T) -> Call[T]:
+    """Read the newest ledger; an older one is migrated first, because its content is needed too."""
+
+    def read() -> Script[T]:
+        version = yield from ledger_schema.read_version()
+        if not version:
+            return otherwise
+        if version < submissions.SINCE:
+            raise MigrationNeeded
+        return (yield from make_script())
+
+    try:
+        found: T = yield PlainTransaction(read)
+    except MigrationNeeded:
+        yield from migrate_ledger(scope)
+        found = yield PlainTransaction(read)
+    return found
+
+
+# -- cancelling ----------------------------------------------------------------------------------------------------
+
+
+def cancel_tasks(task_ids: Iterable[str]) -> Call[dict[str, CancelOutcome]]:
+    """Cancel tasks a page at a time; missing tasks are omitted."""
+    outcomes: dict[str, CancelOutcome] = {}
+    for page in cancelling.pages(canonical_ids(task_ids)):
+        outcomes |= yield Transaction(writing(partial(cancelling.cancel_tasks_in_any_ledger, task_ids=page)))
+    return outcomes
+
+
+def release_tasks(
+    scope: Scope, task_ids: Iterable[str], task_instance: TaskInstanceKey, *, try_number: int | None = None
+) -> Call[dict[str, CancelOutcome]]:
+    """Cancel tasks that no one else needs, now or as soon as horsies can record it."""
+    wanted = canonical_ids(task_ids)
+    release = partial(
+        cancelling.release_tasks,
+        namespace=scope.settings.namespace,
+        task_instance=task_instance,
+        task_ids=wanted,
+        try_number=try_number,
+    )
+    later = Transaction(writing(partial(release, later=True)))
+    outcomes: dict[str, CancelOutcome]
+    if len(wanted) <= cancelling.CANCELS_AT_ONCE:
+        try:
+            outcomes = yield Transaction(writing(release))
+        except HistoryPartitionMissing:
+            outcomes = yield later
+        return outcomes
+    # First record all requests, then carry them out by pages: after an interruption, another process continues.
+    outcomes = yield later
+    with suppress(HistoryPartitionMissing):
+        for page in cancelling.pages(wanted):
+            outcomes |= yield Transaction(writing(partial(cancelling.carry_out_requests, ids=page)))
+    return outcomes
+
+
+# -- our own tables ------------------------------------------------------------------------------------------------
+
+
+def migrate_ledger(scope: Scope, *, by_hand: bool = False) -> Call[list[Migration]]:
+    """Create or migrate the airflow_horsies tables; returns the applied migrations.
+
+    :param by_hand: also if the settings forbid automatic migrations.
+    """
+    if scope.ledger_is_current:
+        return []
+    # Create nothing in a database without horsies.
+    yield Transaction(writing(_do_nothing))
+    migrates = by_hand or scope.settings.migrates
+    try:
+        applied = yield from _migrate_with_retries(
+            ledger_schema.migrate if migrates else ledger_schema.require_migrated, seconds=scope.migrate_seconds
+        )
+    except AccessDenied as error:
+        raise AccessDenied(f"{error}\n{_grants(scope.settings)}") from error
+    scope.ledger_is_current = True
+    for migration in applied:
+        log.info("Migrated the airflow_horsies tables to version %s (%s).", migration.version, migration.name)
+    return applied
+
+
+def _migrate_with_retries(
+    make_script: Callable[[], Script[list[Migration]]], *, seconds: float
+) -> Call[list[Migration]]:
+    """Retry while other sessions lock the tables for long, as pg_dump does."""
+    backoff = Backoff(FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS)
+    gives_up_at = time.monotonic() + seconds
+    while True:
+        try:
+            applied: list[Migration] = yield PlainTransaction(make_script, limits=MIGRATION_LIMITS)
+            return applied
+        except DatabaseBusy as error:
+            pause_seconds = backoff.next_pause()
+            if time.monotonic() + pause_seconds > gives_up_at:
+                raise
+            log.warning("The airflow_horsies tables are in use. Trying again in %.1f s: %s", pause_seconds, error)
+        yield Pause(pause_seconds)
+
+
+def _do_nothing(wire: Wire) -> Script[None]:
+    return
+    yield
+
+
+def _grants(settings: ClientSettings) -> str:
+    args = settings.database.connect_args
+    user, database = args.get("user", "the user of this connection"), args.get("dbname", "the database")
+    return (
+        "The tables of this provider are in the Postgres schema airflow_horsies. Let a user who may create "
+        "schemas run 'airflow horsies db migrate' once and grant:\n"
+        f'  GRANT USAGE ON SCHEMA airflow_horsies TO "{user}";\n'
+        f'  GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA airflow_horsies TO "{user}";\n'
+        "Or let this user create the schema:\n"
+        f'  GRANT CREATE ON DATABASE "{database}" TO "{user}";'
+    )
+
+
+def canonical_ids(task_ids: Iterable[str]) -> list[str]:
+    """The distinct ids in canonical form."""
+    if isinstance(task_ids, str):
+        raise InvalidTask("task_ids", "must be a list of ids, not a string")
+    return list(dict.fromkeys(require_task_id(task_id) for task_id in task_ids))

@@ -1,0 +1,61 @@
+"""Masks secrets that can be recognised by their form: passwords in URLs, and values after the name of a secret."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+MASK = "***"
+
+# Every repetition is bounded, so no text takes long. A password may contain characters that a URL should encode.
+_URL_PASSWORD = re.compile(r"(?P<kept>://[^\s/:@'\"<>]{0,256}:)(?P<secret>[^\s'\"<>]{1,1024})(?=@)")
+_NAMED = re.compile(
+    r"""(?P<kept>
+        (?:
+            (?:passw(?:or)?d|pwd|passphrase|secret|token|credentials?
+            |(?:api|access|account|private|storage|shared|encryption|fernet)[._-]?key)(?![A-Za-z])[\w.-]{0,64}
+            |(?<=[?&;])sig
+        )
+        \\?["']?\s{0,3}[=:]\s{0,3}
+    )
+    (?P<secret>
+        "(?:[^"\\]|\\.){1,4096}" | '(?:[^'\\]|\\.){1,4096}' | \\"(?:[^"\\]){1,4096}\\" | [^\s&;,"'\\(){}\[\]<>]{1,4096}
+    )""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_AUTHORIZATION = re.compile(r"(?P<kept>\b(?:Bearer|Basic)\s{1,3})(?P<secret>[\w.~+/=-]{8,4096})", re.IGNORECASE)
+# Switches and numbers also have these names.
+_HARMLESS = re.compile(r"true|false|none|null|yes|no|on|off|[\d.]+(?:ms|s|m|h|d)?|\*+", re.IGNORECASE)
+
+
+def mask_text(text: str) -> str:
+    """
+    The text with all secrets masked that can be recognised by their form.
+
+    >>> mask_text("cannot connect to postgresql://etl:hunter2@db/sales")
+    'cannot connect to postgresql://etl:***@db/sales'
+    """
+    for pattern in (_URL_PASSWORD, _NAMED, _AUTHORIZATION):
+        text = pattern.sub(_masked, text)
+    return text
+
+
+def mask_value(value: Any) -> Any:
+    """The same for every text in a value, including keys."""
+    match value:
+        case str():
+            return mask_text(value)
+        case Mapping():
+            return {mask_value(key): mask_value(item) for key, item in value.items()}
+        case list() | tuple():
+            return [mask_value(item) for item in value]
+    return value
+
+
+def _masked(found: re.Match[str]) -> str:
+    secret = found["secret"]
+    quote = secret[0] if secret[0] in "\"'" else ""
+    if _HARMLESS.fullmatch(secret.strip("\"'\\")):
+        return found[0]
+    return f"{found['kept']}{quote}{MASK}{quote}"

@@ -1,0 +1,1 @@
+"""The Spark data source ``horsies``; users import it from ``airflow_horsies.spark``."""

@@ -1,0 +1,117 @@
+"""The asynchronous client of a test, on the same tables."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from contextlib import asynccontextmanager
+from datetime import datetime
+
+from airflow_horsies.client.async_client import AsyncClient
+from airflow_horsies.client.calls import canonical_ids
+from airflow_horsies.client.hub import Waiter
+from airflow_horsies.core.cluster import QueueDepth, WorkerState
+from airflow_horsies.core.log import LogCursor, Progress
+from airflow_horsies.core.spec import TaskSpec
+from airflow_horsies.core.submission import Submission, TaskInstanceKey
+from airflow_horsies.core.task import LIVE_STATES, CancelOutcome, TaskState, TaskView
+from airflow_horsies.testing.client import FakeClient, endless
+from airflow_horsies.testing.memory import Memory
+
+
+class FakeAsyncClient(AsyncClient):
+    """
+    The asynchronous counterpart of FakeClient: the client of triggers in a test.
+
+    .. code-block:: python
+
+        import asyncio
+
+        from airflow_horsies.hook import HorsiesHook
+        from airflow_horsies.models import TaskSpec
+        from airflow_horsies.testing import FakeHorsies
+
+
+        async def send() -> None:
+            client = await HorsiesHook().async_client()
+            (task,) = await client.wait([await client.enqueue_task(TaskSpec(task_name="add"))])
+            assert task.result.ok == 3
+
+
+        with FakeHorsies() as horsies:
+            horsies.returns("add", 3)
+            asyncio.run(send())
+
+    :param client: the client whose tables it uses.
+    """
+
+    def __init__(self, client: FakeClient) -> None:
+        super().__init__(client.settings)
+        self.client = client
+
+    async def enqueue_task(self, spec: TaskSpec) -> str:
+        return self.client.enqueue_task(spec)
+
+    async def read_task(self, task_id: str) -> TaskView:
+        return self.client.read_task(task_id)
+
+    async def read_tasks(self, task_ids: Iterable[str]) -> dict[str, TaskView]:
+        return self.client.read_tasks(task_ids)
+
+    async def read_queues(self) -> list[QueueDepth]:
+        return self.client.read_queues()
+
+    async def read_workers(self) -> list[WorkerState]:
+        return self.client.read_workers()
+
+    async def read_submissions(self, task_instance: TaskInstanceKey) -> list[Submission]:
+        return self.client.read_submissions(task_instance)
+
+    async def cancel_task(self, task_id: str, *, states: Collection[TaskState] = LIVE_STATES) -> CancelOutcome:
+        return self.client.cancel_task(task_id, states=states)
+
+    async def cancel_tasks(self, task_ids: Iterable[str]) -> dict[str, CancelOutcome]:
+        return self.client.cancel_tasks(task_ids)
+
+    async def release_tasks(self, task_ids: Iterable[str], task_instance: TaskInstanceKey) -> dict[str, CancelOutcome]:
+        return self.client.release_tasks(task_ids, task_instance)
+
+    async def wait(self, task_ids: Iterable[str], *, timeout_seconds: float | None = None) -> list[TaskView]:
+        return self.client.wait(task_ids, timeout_seconds=timeout_seconds)
+
+    @asynccontextmanager
+    async def subscribe(
+        self, task_ids: Collection[str], *, seen: Mapping[str, LogCursor] | None = None
+    ) -> AsyncIterator[Waiter]:
+        yield FakeWaiter(self.client.memory, canonical_ids(task_ids), seen)
+
+
+class FakeWaiter(Waiter):
+    """Reads its tasks itself whenever it is asked for news."""
+
+    def __init__(self, memory: Memory, task_ids: Iterable[str], seen: Mapping[str, LogCursor] | None) -> None:
+        super().__init__(task_ids, seen)
+        self._memory = memory
+        self._progress: dict[str, Progress | None] = {}
+
+    async def news(self, *, until: datetime | None = None) -> None:
+        tasks = {task_id: self._memory.look(task_id) for task_id in sorted(self.pending)}
+        self._deliver_news()
+        for task_id, task in tasks.items():
+            if task is None or task.state.is_terminal:
+                self.deliver(task_id, None if task is None else task.state)
+        if self.pending and not self._news.is_set():
+            if until is None:
+                raise endless(self._memory.read_task(min(self.pending)))
+            raise TimeoutError
+        await super().news()
+
+    def _deliver_news(self) -> None:
+        news = self._memory.read_news(self.wants())
+        self.add_news(
+            {
+                task_id: update
+                for task_id, update in news.items()
+                if update.lines or update.progress != self._progress.get(task_id)
+            }
+        )
+        self._progress |= {task_id: update.progress for task_id, update in news.items()}

@@ -1,0 +1,262 @@
+"""The client of a test: the methods of the real one, on tables in memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, NoReturn
+
+from airflow_horsies.client import calls
+from airflow_horsies.client.calls import canonical_ids
+from airflow_horsies.client.client import Client
+from airflow_horsies.client.settings import ClientSettings
+from airflow_horsies.client.waiting import POLL_SECONDS, wait_timeout
+from airflow_horsies.core.cluster import QueueDepth, RetentionClass, WorkerState
+from airflow_horsies.core.log import READ_LINES, LogCursor, LogLine, Progress, TaskNews
+from airflow_horsies.core.paging import PageCursor, TaskPage
+from airflow_horsies.core.spec import DEFAULT_QUEUE, TaskSpec
+from airflow_horsies.core.submission import AirflowTry, Submission, SubmitResult, TaskInstanceKey
+from airflow_horsies.core.task import LIVE_STATES, AttemptRecord, CancelOutcome, TaskState, TaskView
+from airflow_horsies.core.validation import require_task_id
+from airflow_horsies.db.connection import Database
+from airflow_horsies.exceptions import HorsiesError, InvalidTask
+from airflow_horsies.testing.ledger import FakeLedger
+from airflow_horsies.testing.memory import Memory, NewTask
+from airflow_horsies.testing.outcomes import WORKER_ID
+
+NAMESPACE = "testing"
+
+
+class NoDatabase(Database):
+    """Takes the place of a database. An attempt to connect raises an error."""
+
+    __slots__ = ()
+
+    def connect(self, args: Mapping[str, Any] | None = None) -> NoReturn:
+        raise HorsiesError(
+            "FakeHorsies has no database and cannot run SQL. Use the methods of HorsiesHook that send, read, wait for "
+            "and cancel tasks, or test this code on a real database."
+        )
+
+    async def connect_async(self, args: Mapping[str, Any] | None = None) -> NoReturn:
+        self.connect(args)
+
+
+def make_settings(name: str = "FakeHorsies", *, namespace: str | None = None) -> ClientSettings:
+    """The settings of a client without a database."""
+    return ClientSettings(
+        database=NoDatabase(connect_args={}, listen_args={}), name=name, given_namespace=namespace or NAMESPACE
+    )
+
+
+class FakeClient(Client):
+    """
+    The client behind :class:`~airflow_horsies.hook.HorsiesHook` in a test. It has the methods of the real one. Those
+    that run SQL raise an error. Nothing sleeps: a task has ended as soon as it is read, and a wait for a task that
+    never ends times out at once.
+
+    .. code-block:: python
+
+        from airflow_horsies.hook import HorsiesHook
+        from airflow_horsies.models import TaskSpec
+        from airflow_horsies.testing import FakeHorsies
+
+        with FakeHorsies() as horsies:
+            horsies.returns("add", 3)
+            client = HorsiesHook().client
+            (task,) = client.wait([client.enqueue_task(TaskSpec(task_name="add", kwargs={"a": 1, "b": 2}))])
+            assert task.result.ok == 3
+
+    :param settings: the name and the namespace of the client.
+    :param memory: the tables, which the clients of a test share.
+    :param ledger: the submissions, which they share, too.
+    """
+
+    def __init__(
+        self,
+        settings: ClientSettings | None = None,
+        *,
+        memory: Memory | None = None,
+        ledger: FakeLedger | None = None,
+    ) -> None:
+        super().__init__(settings or make_settings())
+        # Encoding a task does not have to read them.
+        self.scope.retention_classes = []
+        self.memory = memory or Memory()
+        self.ledger = ledger or FakeLedger(self.memory)
+
+    # -- sending -----------------------------------------------------------------------------------------------------
+
+    def enqueue_task(self, spec: TaskSpec) -> str:
+        (task,) = self._new_tasks([spec], numbered=False)
+        return self.memory.enqueue_task(task)
+
+    def enqueue_tasks(self, specs: Iterable[TaskSpec]) -> list[str]:
+        return self.memory.enqueue_tasks(self._new_tasks(list(specs)))
+
+    def submit_tasks(
+        self, specs: Sequence[TaskSpec], task_instance: TaskInstanceKey, tried: AirflowTry
+    ) -> list[SubmitResult]:
+        tasks = self._new_tasks(list(specs))
+        return self.ledger.submit_tasks(tasks, task_instance, tried, namespace=self.namespace)
+
+    def _new_tasks(self, specs: Sequence[TaskSpec], *, numbered: bool = True) -> list[NewTask]:
+        encoded = self.drive(calls.encode_tasks(self.scope, specs, numbered=numbered))
+        return [
+            NewTask(
+                id=task.id,
+                id_is_given=task.id_is_given,
+                spec=spec,
+                kwargs=json.loads(task.kwargs or "{}"),
+                work=task.work,
+                key=task.idempotency_digest,
+            )
+            for spec, task in zip(specs, encoded, strict=True)
+        ]
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def read_task(self, task_id: str) -> TaskView:
+        return self.memory.read_task(require_task_id(task_id))
+
+    def read_tasks(self, task_ids: Iterable[str]) -> dict[str, TaskView]:
+        found = {task_id: self.memory.look(task_id) for task_id in canonical_ids(task_ids)}
+        return {task_id: task for task_id, task in found.items() if task is not None}
+
+    def read_states(self, task_ids: Iterable[str]) -> dict[str, TaskState]:
+        return {task_id: task.state for task_id, task in self.read_tasks(task_ids).items()}
+
+    def list_tasks(
+        self,
+        *,
+        states: Collection[TaskState] | None = None,
+        queue: str | None = None,
+        task_name: str | None = None,
+        error_code: str | None = None,
+        before: PageCursor | None = None,
+        limit: int = 50,
+    ) -> TaskPage:
+        found = sorted(
+            (
+                task
+                for task in self.read_tasks(self.memory.tasks).values()
+                if (states is None or task.state in states)
+                and queue in (None, task.queue)
+                and task_name in (None, task.task_name)
+                and error_code in (None, task.error_code)
+                and (before is None or (task.enqueued_at, task.id) < (before.at, before.task_id))
+            ),
+            key=lambda task: (task.enqueued_at, task.id),
+            reverse=True,
+        )
+        last = found[:limit][-1] if len(found) > limit else None
+        return TaskPage(
+            tasks=tuple(found[:limit]),
+            next=None if last is None else PageCursor(at=last.enqueued_at, task_id=last.id),
+        )
+
+    def read_queues(self) -> list[QueueDepth]:
+        return self.memory.read_queues()
+
+    def read_workers(self) -> list[WorkerState]:
+        """One live worker."""
+        served = tuple(queue.queue for queue in self.memory.queues.values() if queue.served_by)
+        now = datetime.now(UTC)
+        worker = WorkerState(
+            id=WORKER_ID,
+            hostname="localhost",
+            pid=1,
+            queues=served or (DEFAULT_QUEUE,),
+            processes=1,
+            tasks_running=0,
+            tasks_claimed=0,
+            started_at=now,
+            seen_at=now,
+            alive=True,
+        )
+        return [worker]
+
+    def read_retention_classes(self) -> list[RetentionClass]:
+        return []
+
+    # -- submissions, and reports of workers ---------------------------------------------------------------------------
+
+    def read_submissions(self, task_instance: TaskInstanceKey) -> list[Submission]:
+        return self.ledger.read_submissions(task_instance)
+
+    def read_submissions_of_task(self, task_id: str) -> list[Submission]:
+        wanted = require_task_id(task_id)
+        return [item for item in self.ledger.read_all_submissions() if item.horsies_task_id == wanted]
+
+    def read_submissions_of_run(self, dag_id: str, run_id: str, *, limit: int = 1_000) -> list[Submission]:
+        found = [
+            item
+            for item in self.ledger.read_all_submissions()
+            if (item.task_instance.dag_id, item.task_instance.run_id) == (dag_id, run_id)
+        ]
+        return found[:limit]
+
+    def read_attempts(self, task_ids: Iterable[str]) -> dict[str, tuple[AttemptRecord, ...]]:
+        found = {task_id: self.memory.records.get(task_id) for task_id in canonical_ids(task_ids)}
+        return {task_id: records for task_id, records in found.items() if records}
+
+    def read_lines(self, task_id: str, after: LogCursor | None = None, limit: int = READ_LINES) -> list[LogLine]:
+        wanted = require_task_id(task_id)
+        if not 1 <= limit <= READ_LINES:
+            raise InvalidTask("limit", f"must be from 1 to {READ_LINES}, not {limit!r}")
+        return [line for line in self.memory.lines.get(wanted, ()) if line.cursor > (after or LogCursor())][:limit]
+
+    def read_news(self, seen: Mapping[str, LogCursor]) -> dict[str, TaskNews]:
+        return self.memory.read_news(seen)
+
+    def read_progress(self, task_ids: Iterable[str]) -> dict[str, Progress]:
+        progress = self.memory.progress
+        return {task_id: progress[task_id] for task_id in canonical_ids(task_ids) if task_id in progress}
+
+    # -- waiting and cancelling ----------------------------------------------------------------------------------------
+
+    def wait(
+        self,
+        task_ids: Iterable[str],
+        *,
+        timeout_seconds: float | None = None,
+        poll_seconds: float = POLL_SECONDS,
+        until: Callable[[Mapping[str, TaskState]], bool] | None = None,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> list[TaskView]:
+        tasks = [self.read_task(task_id) for task_id in canonical_ids(task_ids)]
+        ended = {task.id: task.state for task in tasks if task.state.is_terminal}
+        if len(ended) == len(tasks) or (until is not None and until(ended)):
+            return tasks
+        if meanwhile is not None:
+            meanwhile()
+        waiting = [task for task in tasks if task.id not in ended]
+        if timeout_seconds is None:
+            raise endless(waiting[0])
+        raise wait_timeout([task.id for task in waiting])
+
+    def can_listen(self) -> bool:
+        return self.settings.listens
+
+    def cancel_task(self, task_id: str, *, states: Collection[TaskState] = LIVE_STATES) -> CancelOutcome:
+        return self.memory.cancel_task(require_task_id(task_id), states=states)
+
+    def cancel_tasks(self, task_ids: Iterable[str]) -> dict[str, CancelOutcome]:
+        wanted = [task_id for task_id in canonical_ids(task_ids) if task_id in self.memory.tasks]
+        return {task_id: self.memory.cancel_task(task_id) for task_id in wanted}
+
+    def release_tasks(
+        self, task_ids: Iterable[str], task_instance: TaskInstanceKey, *, try_number: int | None = None
+    ) -> dict[str, CancelOutcome]:
+        return self.ledger.release_tasks(canonical_ids(task_ids), task_instance, try_number=try_number)
+
+    def carry_out_requests(self) -> int:
+        return 0
+
+
+def endless(task: TaskView) -> HorsiesError:
+    return HorsiesError(
+        f"The horsies task {task.task_name!r} does not end in this test, and the wait for it has no time-out. Set "
+        "execution_timeout or queue_timeout on the Airflow task, or declare that the horsies task ends."
+    )

@@ -1,0 +1,248 @@
+"""FakeHorsies: declares how horsies tasks end in a test, and records what was sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+from weakref import WeakKeyDictionary
+
+from airflow_horsies.client.settings import ClientSettings
+from airflow_horsies.core.log import Progress
+from airflow_horsies.core.spec import TaskSpec
+from airflow_horsies.core.task import TaskFailure, TaskState, TaskView
+from airflow_horsies.core.validation import require_error_code
+from airflow_horsies.hook import HorsiesHook
+from airflow_horsies.testing.async_client import FakeAsyncClient
+from airflow_horsies.testing.client import FakeClient, make_settings
+from airflow_horsies.testing.ledger import FakeLedger
+from airflow_horsies.testing.memory import Declared, Memory, make_queue
+from airflow_horsies.testing.outcomes import Outcome, as_json
+
+
+class FakeHorsies:
+    """
+    Replaces horsies' database and workers for every hook, operator, sensor, trigger and notifier that is used inside
+    its ``with`` block. It reads no Airflow connection.
+
+    Declare first how each task ends. Sending a task that is not declared raises :class:`UndeclaredTask`, also at the
+    end of the block. If the test fails before that, the error has a note about it.
+
+    .. code-block:: python
+
+        from airflow_horsies.operators import HorsiesOperator
+        from airflow_horsies.testing import FakeHorsies, run_task
+
+        load = HorsiesOperator(task_id="load", task_name="sales.load", kwargs={"day": "{{ ds }}"})
+
+        with FakeHorsies() as horsies:
+            horsies.returns("sales.load", {"rows": 3})
+            assert run_task(load, ds="2026-01-01") == {"rows": 3}
+            assert horsies.sent("sales.load") == [{"day": "2026-01-01"}]
+    """
+
+    def __init__(self) -> None:
+        self.memory = Memory()
+        self.ledger = FakeLedger(self.memory)
+        self._clients: WeakKeyDictionary[HorsiesHook, FakeClient] = WeakKeyDictionary()
+        self._originals: dict[str, Any] = {}
+
+    def __enter__(self) -> Self:
+        fakes = {
+            "client": property(self._client),
+            "async_client": self._async_client(),
+            "settings": property(_settings),
+        }
+        self._originals = {name: HorsiesHook.__dict__[name] for name in fakes}
+        for name, fake in fakes.items():
+            setattr(HorsiesHook, name, fake)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for name, original in self._originals.items():
+            setattr(HorsiesHook, name, original)
+        for undeclared in self.memory.undeclared:
+            if error is None:
+                raise undeclared
+            if error is not undeclared:
+                error.add_note(str(undeclared))
+
+    # -- how tasks end -----------------------------------------------------------------------------------------------
+
+    def returns(
+        self, task_name: str, value: Any | Callable[..., Any] = None, *, kwargs: Mapping[str, Any] | None = None
+    ) -> None:
+        """
+        Tasks of this name complete.
+
+        .. code-block:: python
+
+            horsies.returns("sales.load", {"rows": 3})
+            horsies.returns("sales.double", lambda number: 2 * number)
+
+        :param task_name: the name under which the task is registered on the workers.
+        :param value: the JSON value they return, or a function that is called with their arguments. If the function
+            raises an exception, the task fails with the code UNHANDLED_EXCEPTION.
+        :param kwargs: only tasks with these arguments, among others. The last matching declaration applies.
+        """
+        self._declare(task_name, kwargs, Outcome(value=_checked(value)))
+
+    def fails(
+        self,
+        task_name: str,
+        error_code: str,
+        message: str = "",
+        *,
+        kwargs: Mapping[str, Any] | None = None,
+        times: int | None = None,
+        then: Any | Callable[..., Any] = None,
+    ) -> None:
+        """
+        Tasks of this name fail. If their retry policy names the code, they are retried as often as it allows.
+
+        .. code-block:: python
+
+            horsies.fails("sales.check", "BAD_INPUT", "There is no such day.")
+            horsies.fails("sales.fetch", "RATE_LIMITED", "Try later.", times=2, then={"rows": 1})
+
+        :param task_name: the name under which the task is registered on the workers.
+        :param error_code: the error code of the failure.
+        :param message: its message.
+        :param kwargs: only tasks with these arguments, among others.
+        :param times: how many attempts with the same arguments fail, counting retries of both horsies and Airflow; None
+            is all of them.
+        :param then: the value of the next attempt, or a function of the task's arguments.
+        """
+        require_error_code("error_code", error_code)
+        failure = TaskFailure(error_code=error_code, message=message or None)
+        self._declare(task_name, kwargs, Outcome(value=_checked(then), failure=failure, failures=times))
+
+    def expires(self, task_name: str, *, kwargs: Mapping[str, Any] | None = None) -> None:
+        """
+        No worker starts tasks of this name in time: ``horsies.expires("sales.late")``.
+
+        :param task_name: the name under which the task is registered on the workers.
+        :param kwargs: only tasks with these arguments, among others.
+        """
+        self._declare(task_name, kwargs, Outcome(state=TaskState.EXPIRED))
+
+    def is_cancelled(self, task_name: str, *, kwargs: Mapping[str, Any] | None = None) -> None:
+        """
+        Somebody cancels tasks of this name: ``horsies.is_cancelled("sales.load")``.
+
+        :param task_name: the name under which the task is registered on the workers.
+        :param kwargs: only tasks with these arguments, among others.
+        """
+        self._declare(task_name, kwargs, Outcome(state=TaskState.CANCELLED))
+
+    def never_ends(self, task_name: str, *, kwargs: Mapping[str, Any] | None = None) -> None:
+        """
+        Tasks of this name run until they are cancelled or declared again: ``horsies.never_ends("sales.slow")``.
+
+        A wait for such a task does not sleep: it times out at once.
+
+        :param task_name: the name under which the task is registered on the workers.
+        :param kwargs: only tasks with these arguments, among others.
+        """
+        self._declare(task_name, kwargs, Outcome(state=TaskState.RUNNING))
+
+    # -- logs, progress and queues -----------------------------------------------------------------------------------
+
+    def logs(self, task_name: str, lines: Sequence[str], *, level: str = "INFO") -> None:
+        """
+        Tasks of this name write these lines when they run: ``horsies.logs("sales.load", ["3 rows"])``.
+
+        :param task_name: the name under which the task is registered on the workers.
+        :param lines: the lines; they follow those of earlier calls.
+        :param level: their level.
+        """
+        self.memory.declared_lines.setdefault(task_name, []).extend((level, line) for line in lines)
+
+    def progress(self, task_name: str, done: int, total: int | None = None, *, stage: str | None = None) -> None:
+        """
+        Running tasks of this name report this progress: ``horsies.progress("sales.slow", 4, 10)``.
+
+        :param task_name: the name under which the task is registered on the workers.
+        :param done: how much is done.
+        :param total: how much there is to do, if known.
+        :param stage: the current stage.
+        """
+        self.memory.declared_progress[task_name] = Progress(attempt=1, done=done, total=total, stage=stage)
+
+    def queue(self, name: str, *, ready: int = 0, workers: int = 1) -> None:
+        """
+        The state of a queue for sensors, and whether its tasks are started: ``horsies.queue("gpu", workers=0)``.
+
+        :param name: the name of the queue.
+        :param ready: how many other tasks wait there.
+        :param workers: how many live workers serve it. Undeclared queues are served.
+        """
+        self.memory.queues[name] = make_queue(name, ready=ready, workers=workers)
+
+    # -- what was sent -----------------------------------------------------------------------------------------------
+
+    def sent(self, task_name: str) -> list[dict[str, Any]]:
+        """
+        The arguments of each task of this name, in the order of sending.
+
+        .. code-block:: python
+
+            assert horsies.sent("sales.load") == [{"day": "2026-01-01"}]
+
+        :param task_name: the name under which the task is registered on the workers.
+        """
+        return [dict(task.kwargs) for task in self.memory.sent.values() if task.spec.task_name == task_name]
+
+    def specs(self, task_name: str) -> list[TaskSpec]:
+        """
+        The specs of these tasks, with queue, priority, retry policy, deadlines and keys.
+
+        .. code-block:: python
+
+            (spec,) = horsies.specs("sales.load")
+            assert spec.queue == "spark"
+
+        :param task_name: the name under which the task is registered on the workers.
+        """
+        return [task.spec for task in self.memory.sent.values() if task.spec.task_name == task_name]
+
+    def tasks(self, task_name: str) -> list[TaskView]:
+        """
+        The tasks of this name, with state, result and attempts.
+
+        .. code-block:: python
+
+            (task,) = horsies.tasks("sales.fetch")
+            assert [attempt.outcome for attempt in task.attempts] == ["FAILED", "FAILED", "COMPLETED"]
+
+        :param task_name: the name under which the task is registered on the workers.
+        """
+        return [task for task in self.memory.tasks.values() if task.task_name == task_name]
+
+    # -- internals ---------------------------------------------------------------------------------------------------
+
+    def _declare(self, task_name: str, kwargs: Mapping[str, Any] | None, outcome: Outcome) -> None:
+        declared = Declared(task_name=task_name, kwargs=as_json(dict(kwargs or {})), outcome=outcome)
+        self.memory.declared.append(declared)
+
+    def _client(self, hook: HorsiesHook) -> FakeClient:
+        if hook not in self._clients:
+            self._clients[hook] = FakeClient(hook.settings, memory=self.memory, ledger=self.ledger)
+        return self._clients[hook]
+
+    def _async_client(self) -> Callable[[HorsiesHook], Any]:
+        async def async_client(hook: HorsiesHook) -> FakeAsyncClient:
+            return FakeAsyncClient(self._client(hook))
+
+        return async_client
+
+
+def _settings(hook: HorsiesHook) -> ClientSettings:
+    return make_settings(f"connection {hook.horsies_conn_id}", namespace=hook._given_namespace)
+
+
+def _checked(value: Any) -> Any:
+    """A function is called later. A value must be JSON."""
+    return value if callable(value) else as_json(value)

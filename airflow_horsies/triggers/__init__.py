@@ -1,0 +1,17 @@
+"""The triggers. Airflow's database keeps their paths and arguments: treat them as schema."""
+
+from __future__ import annotations
+
+from airflow_horsies.triggers.base import HorsiesTrigger, Reason
+from airflow_horsies.triggers.batch import HorsiesBatchTrigger
+from airflow_horsies.triggers.queue import HorsiesQueueTrigger
+from airflow_horsies.triggers.sensing import HorsiesSensorTrigger, HorsiesSubmissionTrigger
+
+__all__ = [
+    "HorsiesBatchTrigger",
+    "HorsiesQueueTrigger",
+    "HorsiesSensorTrigger",
+    "HorsiesSubmissionTrigger",
+    "HorsiesTrigger",
+    "Reason",
+]

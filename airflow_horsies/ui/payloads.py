@@ -1,0 +1,331 @@
+"""Every JSON response of the routes. The page scripts read these names: add, never rename.
+
+``make payloads`` writes them as types to ``static/payloads.d.ts``, which the scripts are checked against. An
+``error_url`` leads to the explanation of the error code; None if there is none or ``[horsies] docs_url`` is empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, TypeAlias
+
+from airflow_horsies.core.cluster import QueueDepth
+from airflow_horsies.core.submission import TaskInstanceKey
+from airflow_horsies.core.task import CancelOutcome, TaskState
+from airflow_horsies.core.values import AttemptValues, LineValues, ProgressValues
+
+SegmentKind: TypeAlias = Literal["waiting", "claimed", "running", "backing off"]
+EventKind: TypeAlias = Literal[
+    "sent",
+    "started",
+    "failed, will be retried",
+    "pending",
+    "claimed",
+    "running",
+    "completed",
+    "failed",
+    "cancelled",
+    "expired",
+]
+
+# -- any route --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """RFC 9457."""
+
+    status: int
+    title: str
+    detail: str
+
+
+# -- a task instance --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Try:
+    """A try with Airflow's number; its state is ``lost`` if Airflow has no record of it."""
+
+    try_number: int
+    state: str | None
+    started_at: datetime | None
+    ended_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    state: TaskState
+    queue: str
+    priority: int
+    enqueued_at: datetime
+    claimed_at: datetime | None
+    started_at: datetime | None
+    finished_at: datetime | None
+    next_retry_at: datetime | None
+    good_until: datetime | None
+    retry_count: int
+    max_retries: int
+    worker_id: str | None
+    hostname: str | None
+    pid: int | None
+    error_code: str | None
+    failed_reason: str | None
+    error_url: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt(AttemptValues):
+    error_url: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSegment:
+    """A period of a task's time; it has no end while it lasts."""
+
+    kind: SegmentKind
+    start: datetime
+    end: datetime | None
+    outcome: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment(RunSegment):
+    attempt: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """``task`` is None if horsies no longer keeps it."""
+
+    horsies_task_id: str
+    task_name: str
+    queue: str
+    position: int
+    life: int
+    round: int
+    try_number: int
+    submitted_at: datetime
+    good_until: datetime | None
+    task: Task | None
+    attempts: Sequence[Attempt]
+    segments: Sequence[Segment]
+    progress: ProgressValues | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    """Lines of one submission; ``more`` if there are further lines to read at once."""
+
+    life: int
+    round: int
+    may_read: bool
+    lines: Sequence[LineValues]
+    more: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceHead(TaskInstanceKey):
+    now: datetime
+    can_act: bool
+    tries: Sequence[Try]
+    positions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmptyInstance(InstanceHead):
+    """The task instance has submitted nothing."""
+
+    submissions: Sequence[Submission] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instance(InstanceHead):
+    counts: Mapping[TaskState, int]
+    past_retention: int
+    position: int
+    submissions: Sequence[Submission]
+    log: Log
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """An item of a batch; ``state`` is None if horsies no longer keeps its task."""
+
+    position: int
+    life: int
+    round: int
+    state: TaskState | None
+    attempts: int | None
+    started_at: datetime | None
+    finished_at: datetime | None
+    duration: float | None
+    error_code: str | None
+    error_message: str | None
+    hostname: str | None
+    error_url: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Items:
+    total: int
+    items: Sequence[Item]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Values:
+    """Arguments and result of a task, as text to show."""
+
+    kwargs: str | None
+    kwargs_note: str | None
+    result: str | None
+    error_data: str | None
+    traceback: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancelled:
+    outcomes: Mapping[CancelOutcome, int]
+    past_retention: int
+
+
+# -- a DAG run --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRow:
+    """A task instance; a batch has the state that needs attention most."""
+
+    task_id: str
+    map_index: int
+    task_name: str
+    queue: str
+    items: int
+    state: TaskState | None
+    counts: Mapping[TaskState, int]
+    error_code: str | None
+    error_message: str | None
+    submitted_at: datetime
+    segments: Sequence[RunSegment]
+    error_url: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    dag_id: str
+    run_id: str
+    now: datetime
+    total: int
+    is_cut: bool
+    rows: Sequence[RunRow]
+
+
+# -- all DAGs ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queue(QueueDepth):
+    per_minute: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worker:
+    worker_id: str
+    hostname: str
+    pid: int
+    queues: Sequence[str]
+    processes: int
+    tasks_running: int
+    tasks_claimed: int
+    started_at: datetime
+    seen_at: datetime
+    alive: bool
+    memory_mb: float | None
+    cpu_percent: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bucket:
+    """The attempts that ended in a period of time."""
+
+    start: datetime
+    ended: int
+    failed: int
+    p50_seconds: float | None
+    p95_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """``instance`` is None if nothing records who sent the task."""
+
+    at: datetime
+    what: EventKind
+    task_name: str
+    queue: str
+    error_code: str | None
+    instance: TaskInstanceKey | None
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    name: str
+    start: datetime
+    end: datetime
+    made_at: datetime | None
+    url: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    now: datetime
+    queues: Sequence[Queue]
+    workers: Sequence[Worker]
+    recent_tasks: int
+    recent_is_cut: bool
+    bucket_seconds: int
+    buckets: Sequence[Bucket]
+    activity: Sequence[Event]
+    can_monitor: bool
+    reports: Sequence[Report]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure(TaskInstanceKey):
+    """``exists`` is False if Airflow no longer has the task instance; ``airflow_state`` is then None."""
+
+    items: int
+    task_name: str
+    queue: str
+    state: TaskState
+    error_code: str | None
+    error_message: str | None
+    attempts: int
+    hostname: str | None
+    finished_at: datetime | None
+    exists: bool
+    airflow_state: str | None
+    can_act: bool
+    error_url: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextFailures:
+    """Where to continue the search; the id is encrypted."""
+
+    at: datetime
+    id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failures:
+    now: datetime
+    failures: Sequence[Failure]
+    searched_to: datetime | None
+    next: NextFailures | None
+
+
+Answer: TypeAlias = Problem | Instance | EmptyInstance | Items | Values | Cancelled | Run | Overview | Failures

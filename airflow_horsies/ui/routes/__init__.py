@@ -1,0 +1,1 @@
+"""The routes behind the pages, one module per page."""

@@ -1,0 +1,66 @@
+// The header of the page: the task instance and its actions.
+
+/** @import { Instance, Submission } from "../payloads.d.ts" */
+/** @import { Shown } from "./address.js" */
+
+import { h } from "../common/dom.js";
+import { airflowLink, instanceAddress, instanceName } from "../common/links.js";
+import { isEmbedded } from "../common/site.js";
+import { badge, isLive, plural } from "../common/text.js";
+import { instance } from "./address.js";
+
+const BUSY = ["running", "deferred", "queued", "scheduled"];
+
+/**
+ * @param {Instance} data
+ * @param {Submission} submission
+ * @param {Shown} shown
+ * @param {{ cancel: () => void, rerun: () => void }} actions
+ */
+export function header(data, submission, shown, { cancel, rerun }) {
+  const airflowState = data.tries.at(-1)?.state ?? null;
+  const state = shown.isBatch ? null : submission.task?.state;
+  const canCancel = data.can_act && Object.keys(data.counts).some(isLive);
+  const canRerun = data.can_act && data.tries.length > 0 && !BUSY.includes(airflowState ?? "");
+  return [
+    h(
+      "div",
+      { class: "title" },
+      h("h1", {}, submission.task_name),
+      state ? badge(state, { id: "state" }) : null,
+      h("span", { class: "quiet" }, shown.isBatch ? plural(data.positions, "item") : ""),
+      h(
+        "span",
+        { class: "actions" },
+        canCancel ? button("cancel", shown.isBatch ? "Cancel all" : "Cancel", cancel, "danger") : null,
+        canRerun ? button("rerun", "Rerun", rerun) : null,
+      ),
+    ),
+    // Airflow's own page shows all of this above the frame.
+    isEmbedded ? null : whereabouts(data, airflowState),
+  ];
+}
+
+/**
+ * @param {string} id
+ * @param {string} text
+ * @param {() => void} onclick
+ * @param {string | null} className
+ */
+function button(id, text, onclick, className = null) {
+  return h("button", { type: "button", id, class: className, "data-focus": id, onclick }, text);
+}
+
+/**
+ * @param {Instance} data
+ * @param {string | null} airflowState
+ */
+function whereabouts(data, airflowState) {
+  return h(
+    "p",
+    { class: "quiet" },
+    airflowLink(instanceAddress(instance), "Open in Airflow"),
+    ` · ${instance.dag_id} · ${instanceName(instance)} · ${instance.run_id} · in Airflow `,
+    airflowState ? badge(airflowState) : data.tries.length ? "no state yet" : "no longer exists",
+  );
+}

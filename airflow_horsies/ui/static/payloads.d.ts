@@ -1,0 +1,310 @@
+// Written by 'make payloads' from ui/payloads.py. Do not edit.
+
+export interface Attempt {
+  attempt: number;
+  outcome: string;
+  will_retry: boolean;
+  started_at: string;
+  finished_at: string | null;
+  duration_seconds: number | null;
+  error_code: string | null;
+  error_message: string | null;
+  failed_reason: string | null;
+  worker_id: string | null;
+  hostname: string | null;
+  pid: number | null;
+  metrics: Record<string, unknown>;
+  error_url: string | null;
+}
+
+export interface Bucket {
+  start: string;
+  ended: number;
+  failed: number;
+  p50_seconds: number | null;
+  p95_seconds: number | null;
+}
+
+export type CancelOutcome = "CANCELLED" | "ALREADY_CANCELLED" | "ALREADY_FINISHED" | "STILL_WANTED" | "REQUESTED";
+
+export interface Cancelled {
+  outcomes: Partial<Record<CancelOutcome, number>>;
+  past_retention: number;
+}
+
+export interface EmptyInstance {
+  dag_id: string;
+  run_id: string;
+  task_id: string;
+  map_index: number;
+  now: string;
+  can_act: boolean;
+  tries: Try[];
+  positions: number;
+  submissions: Submission[];
+}
+
+export interface Event {
+  at: string;
+  what:
+    | "sent"
+    | "started"
+    | "failed, will be retried"
+    | "pending"
+    | "claimed"
+    | "running"
+    | "completed"
+    | "failed"
+    | "cancelled"
+    | "expired";
+  task_name: string;
+  queue: string;
+  error_code: string | null;
+  instance: TaskInstanceKey | null;
+  count: number;
+}
+
+export interface Failure {
+  dag_id: string;
+  run_id: string;
+  task_id: string;
+  map_index: number;
+  items: number;
+  task_name: string;
+  queue: string;
+  state: TaskState;
+  error_code: string | null;
+  error_message: string | null;
+  attempts: number;
+  hostname: string | null;
+  finished_at: string | null;
+  exists: boolean;
+  airflow_state: string | null;
+  can_act: boolean;
+  error_url: string | null;
+}
+
+export interface Failures {
+  now: string;
+  failures: Failure[];
+  searched_to: string | null;
+  next: NextFailures | null;
+}
+
+export interface Instance {
+  dag_id: string;
+  run_id: string;
+  task_id: string;
+  map_index: number;
+  now: string;
+  can_act: boolean;
+  tries: Try[];
+  positions: number;
+  counts: Partial<Record<TaskState, number>>;
+  past_retention: number;
+  position: number;
+  submissions: Submission[];
+  log: Log;
+}
+
+export interface Item {
+  position: number;
+  life: number;
+  round: number;
+  state: TaskState | null;
+  attempts: number | null;
+  started_at: string | null;
+  finished_at: string | null;
+  duration: number | null;
+  error_code: string | null;
+  error_message: string | null;
+  hostname: string | null;
+  error_url: string | null;
+}
+
+export interface Items {
+  total: number;
+  items: Item[];
+}
+
+export interface LineValues {
+  attempt: number;
+  number: number;
+  logged_at: string;
+  level: string;
+  text: string;
+}
+
+export interface Log {
+  life: number;
+  round: number;
+  may_read: boolean;
+  lines: LineValues[];
+  more: boolean;
+}
+
+export interface NextFailures {
+  at: string;
+  id: string;
+}
+
+export interface Overview {
+  now: string;
+  queues: Queue[];
+  workers: Worker[];
+  recent_tasks: number;
+  recent_is_cut: boolean;
+  bucket_seconds: number;
+  buckets: Bucket[];
+  activity: Event[];
+  can_monitor: boolean;
+  reports: Report[];
+}
+
+export interface Problem {
+  status: number;
+  title: string;
+  detail: string;
+}
+
+export interface ProgressValues {
+  attempt: number;
+  done: number;
+  total: number | null;
+  fraction: number | null;
+  stage: string | null;
+  updated_at: string | null;
+}
+
+export interface Queue {
+  queue: string;
+  ready: number;
+  delayed: number;
+  claimed: number;
+  running: number;
+  oldest_ready_at: string | null;
+  served_by: number;
+  per_minute: number;
+}
+
+export interface Report {
+  name: string;
+  start: string;
+  end: string;
+  made_at: string | null;
+  url: string;
+}
+
+export interface Run {
+  dag_id: string;
+  run_id: string;
+  now: string;
+  total: number;
+  is_cut: boolean;
+  rows: RunRow[];
+}
+
+export interface RunRow {
+  task_id: string;
+  map_index: number;
+  task_name: string;
+  queue: string;
+  items: number;
+  state: TaskState | null;
+  counts: Partial<Record<TaskState, number>>;
+  error_code: string | null;
+  error_message: string | null;
+  submitted_at: string;
+  segments: RunSegment[];
+  error_url: string | null;
+}
+
+export interface RunSegment {
+  kind: "waiting" | "claimed" | "running" | "backing off";
+  start: string;
+  end: string | null;
+  outcome: string | null;
+}
+
+export interface Segment {
+  kind: "waiting" | "claimed" | "running" | "backing off";
+  start: string;
+  end: string | null;
+  outcome: string | null;
+  attempt: number | null;
+}
+
+export interface Submission {
+  horsies_task_id: string;
+  task_name: string;
+  queue: string;
+  position: number;
+  life: number;
+  round: number;
+  try_number: number;
+  submitted_at: string;
+  good_until: string | null;
+  task: Task | null;
+  attempts: Attempt[];
+  segments: Segment[];
+  progress: ProgressValues | null;
+}
+
+export interface Task {
+  state: TaskState;
+  queue: string;
+  priority: number;
+  enqueued_at: string;
+  claimed_at: string | null;
+  started_at: string | null;
+  finished_at: string | null;
+  next_retry_at: string | null;
+  good_until: string | null;
+  retry_count: number;
+  max_retries: number;
+  worker_id: string | null;
+  hostname: string | null;
+  pid: number | null;
+  error_code: string | null;
+  failed_reason: string | null;
+  error_url: string | null;
+}
+
+export interface TaskInstanceKey {
+  dag_id: string;
+  run_id: string;
+  task_id: string;
+  map_index: number;
+}
+
+export type TaskState = "PENDING" | "CLAIMED" | "RUNNING" | "COMPLETED" | "FAILED" | "CANCELLED" | "EXPIRED";
+
+export interface Try {
+  try_number: number;
+  state: string | null;
+  started_at: string | null;
+  ended_at: string | null;
+}
+
+export interface Values {
+  kwargs: string | null;
+  kwargs_note: string | null;
+  result: string | null;
+  error_data: string | null;
+  traceback: string | null;
+}
+
+export interface Worker {
+  worker_id: string;
+  hostname: string;
+  pid: number;
+  queues: string[];
+  processes: number;
+  tasks_running: number;
+  tasks_claimed: number;
+  started_at: string;
+  seen_at: string;
+  alive: boolean;
+  memory_mb: number | null;
+  cpu_percent: number | null;
+}
