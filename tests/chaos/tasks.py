@@ -10,8 +10,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from airflow_horsies.borrowed.horsies import find_assignment
 from airflow_horsies.worker import TaskFault, horsies_app, progress, python_task
-from airflow_horsies.worker.attempt import find_assignment
 
 FOLDER = Path(os.environ["CHAOS_FOLDER"])
 BEAT_SECONDS = 0.2
