@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from airflow.providers.common.compat.connection import get_async_connection
 from airflow.providers.common.compat.sdk import conf
@@ -21,9 +21,10 @@ from airflow_horsies.client.extras import (
     listens,
     make_database,
     max_payload_bytes,
+    namespace_of,
     require_known,
 )
-from airflow_horsies.client.former_names import find_former
+from airflow_horsies.client.former_names import FormerNames
 from airflow_horsies.client.hub import Waiter
 from airflow_horsies.client.settings import ClientSettings
 from airflow_horsies.client.waiting import POLL_SECONDS
@@ -37,7 +38,7 @@ from airflow_horsies.exceptions import HorsiesError
 from airflow_horsies.provider_info import CONNECTION_TYPE
 
 
-class HorsiesHook(PostgresHook):
+class HorsiesHook(FormerNames, PostgresHook):
     """
     Use horsies through its Postgres database.
 
@@ -115,7 +116,7 @@ class HorsiesHook(PostgresHook):
                 use_psycopg=getattr(postgres_module, "USE_PSYCOPG3", False),
             ),
             name=name,
-            given_namespace=self._given_namespace or extra.get("namespace"),
+            given_namespace=self._given_namespace or namespace_of(extra),
             base_url=(conf.get("api", "base_url", fallback="") or "").rstrip("/"),
             is_under_way=self._given_namespace is not None,
             listens=listens(extra, name),
@@ -433,10 +434,3 @@ class HorsiesHook(PostgresHook):
             outcomes = hook.cancel_tasks(ids)
         """
         return self.client.cancel_tasks(task_ids)
-
-    # -- inside ------------------------------------------------------------------------------------------------------
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            return find_former(self, name)

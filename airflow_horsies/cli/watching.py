@@ -94,8 +94,8 @@ def explain_no_lines(task: TaskView, records: Sequence[AttemptRecord], attempt: 
         return f"The attempts have written nothing{yet}. The task is {task.state}."
     if begun or task.state is TaskState.RUNNING:
         return (
-            f"There are no log lines. The task is {task.state}, and its worker does not use airflow_horsies.worker, or "
-            "the attempt has only just started."
+            f"There are no log lines. The task is {task.state}. Its worker does not use airflow_horsies.worker, or has "
+            "not reported yet."
         )
     return f"There are no log lines{yet}. The task is {task.state}, and no worker has started it."
 

@@ -66,6 +66,12 @@ def require_known(extra: Mapping[str, Any], connection: str, *, also: Collection
         )
 
 
+def namespace_of(extra: Mapping[str, Any]) -> str | None:
+    """The namespace as text: in JSON it may be a number."""
+    namespace = extra.get("namespace")
+    return str(namespace) if namespace else None
+
+
 def listens(extra: Mapping[str, Any], connection: str) -> bool:
     """Whether notifications wake waiters; otherwise they poll."""
     listen = extra.get("listen", LISTEN_NOTIFY)

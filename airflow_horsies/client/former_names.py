@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any
 
 from airflow_horsies.client import ledger
+from airflow_horsies.core.validation import require_task_id
 
 RENAMED: Mapping[str, str] = {
     "enqueue": "enqueue_task",
@@ -34,10 +34,11 @@ RENAMED: Mapping[str, str] = {
     "cancel_async": "cancel_task_async",
     "cancel_many": "cancel_tasks",
     "release": "client.release_tasks",
-    "stay_in": "client.stay_in",
     "require_deployment": "settings.require_deployment",
     "run_script": "client.run",
     "can_listen": "client.can_listen",
+}
+VALUES: Mapping[str, str] = {
     "namespace": "client.namespace",
     "base_url": "settings.base_url",
     "horsies_schema": "client.schema",
@@ -59,39 +60,89 @@ OF_THE_LEDGER: Mapping[str, Callable[..., Any]] = {
     "reports": ledger.list_reports,
     "report_page": ledger.read_report,
 }
+
+
+def _attempt_records(hook: Any, task_id: str) -> Any:
+    wanted = require_task_id(task_id)
+    return hook.read_attempts([wanted]).get(wanted, ())
+
+
+def _stay_in(hook: Any, namespace: str | None) -> None:
+    if namespace:
+        # Both clients follow.
+        hook._given_namespace = namespace
+        hook.__dict__.pop("settings", None)
+        hook.client.stay_in(namespace)
+
+
 OTHERS: Mapping[str, tuple[str, Callable[..., Any]]] = {
     "attempts": ("read_task(task_id).attempts", lambda hook, task_id: hook.read_task(task_id).attempts),
-    "attempt_records": (
-        "read_attempts([task_id])",
-        lambda hook, task_id: hook.read_attempts([task_id]).get(str(task_id).lower(), ()),
-    ),
+    "attempt_records": ("read_attempts([task_id])", _attempt_records),
+    "stay_in": ("HorsiesHook(namespace=…)", _stay_in),
 }
 
 
-def find_former(hook: Any, name: str) -> Any:
-    """The member of a hook with a deprecated name, with a warning; AttributeError for an unknown name."""
-    if name in RENAMED:
-        _warn(name, RENAMED[name])
-        return attrgetter(RENAMED[name])(hook)
-    if name in ON_ASYNC_CLIENT:
-        _warn(name, f"(await async_client()).{ON_ASYNC_CLIENT[name]}")
-        return _on_async_client(hook, ON_ASYNC_CLIENT[name])
-    if name in OF_THE_LEDGER:
-        _warn(name, f"airflow_horsies.client.ledger.{OF_THE_LEDGER[name].__name__}(hook.client)")
-        return partial(OF_THE_LEDGER[name], hook.client)
-    if name in OTHERS:
-        instead, call = OTHERS[name]
+class FormerNames:
+    """The deprecated members of HorsiesHook. A subclass can call them, and a test can replace them."""
+
+
+def _method(name: str, instead: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    def former(self: Any, *args: Any, **kwargs: Any) -> Any:
         _warn(name, instead)
-        return partial(call, hook)
-    raise AttributeError(f"{type(hook).__name__!r} object has no attribute {name!r}")
+        return call(self, *args, **kwargs)
+
+    return former
 
 
-def _on_async_client(hook: Any, name: str) -> Callable[..., Awaitable[Any]]:
-    async def call(*args: Any, **kwargs: Any) -> Any:
-        return await getattr(await hook.async_client(), name)(*args, **kwargs)
+def _async_method(name: str, instead: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    async def former(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _warn(name, instead)
+        return await call(self, *args, **kwargs)
+
+    return former
+
+
+def _value(name: str, instead: str) -> property:
+    def former(self: Any) -> Any:
+        _warn(name, instead)
+        return attrgetter(instead)(self)
+
+    return property(former)
+
+
+def _renamed(target: str) -> Callable[..., Any]:
+    return lambda hook, *args, **kwargs: attrgetter(target)(hook)(*args, **kwargs)
+
+
+def _on_async_client(target: str) -> Callable[..., Any]:
+    async def call(hook: Any, *args: Any, **kwargs: Any) -> Any:
+        return await getattr(await hook.async_client(), target)(*args, **kwargs)
 
     return call
 
 
+def _of_the_ledger(target: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda hook, *args, **kwargs: target(hook.client, *args, **kwargs)
+
+
+def _add(name: str, member: Any) -> None:
+    if not isinstance(member, property):
+        member.__name__, member.__qualname__ = name, f"HorsiesHook.{name}"
+    setattr(FormerNames, name, member)
+
+
 def _warn(name: str, instead: str) -> None:
-    warnings.warn(f"HorsiesHook.{name} is deprecated. Use {instead} instead.", DeprecationWarning, stacklevel=4)
+    warnings.warn(f"HorsiesHook.{name} is deprecated. Use {instead} instead.", DeprecationWarning, stacklevel=3)
+
+
+for _name, _target in RENAMED.items():
+    _add(_name, (_async_method if _name.endswith("_async") else _method)(_name, _target, _renamed(_target)))
+for _name, _target in VALUES.items():
+    _add(_name, _value(_name, _target))
+for _name, _target in ON_ASYNC_CLIENT.items():
+    _add(_name, _async_method(_name, f"(await async_client()).{_target}", _on_async_client(_target)))
+for _name, _function in OF_THE_LEDGER.items():
+    _instead = f"airflow_horsies.client.ledger.{_function.__name__}(hook.client)"
+    _add(_name, _method(_name, _instead, _of_the_ledger(_function)))
+for _name, (_instead, _call) in OTHERS.items():
+    _add(_name, _method(_name, _instead, _call))

@@ -287,6 +287,14 @@ def test_extra_that_is_nobodys_is_refused_by_name(make_hook: MakeHook, database:
         make_hook(database, extra={"listen": "shout"}).wait([UNKNOWN_ID])
 
 
+def test_namespace_may_be_a_number(make_hook: MakeHook, database: str) -> None:
+    hook = make_hook(database, extra={"namespace": 2024})
+    sent = hook.submit_task(TaskSpec(task_name="add"), INSTANCE, AirflowTry(try_number=1))
+    assert [(each.namespace, each.horsies_task_id) for each in hook.read_submissions(INSTANCE)] == [
+        ("2024", sent.task_id)
+    ]
+
+
 @pytest.fixture
 def reader(postgres: EmbeddedPostgres, database: str) -> Iterator[dict[str, str]]:
     """A user who may read horsies' tables and nothing else."""

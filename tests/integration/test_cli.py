@@ -352,7 +352,7 @@ def test_lines_are_followed_and_the_cancelled_attempt_is_shown(run: Run, databas
 def test_missing_lines_are_explained(run: Run, served_database: str, hook: HorsiesHook) -> None:
     task_id = hook.enqueue_task(TaskSpec(task_name="add", kwargs={"a": 1, "b": 1}))
     hook.wait([task_id], timeout_seconds=SECONDS)
-    assert "a worker that does not use airflow_horsies.worker" in run(served_database, "logs", task_id).out
+    assert "Its worker does not use airflow_horsies.worker" in run(served_database, "logs", task_id).out
     for follow in ([], ["--follow"]):
         unknown = run(served_database, "logs", "00000000-0000-7000-8000-000000000000", *follow)
         assert unknown.code == 1
@@ -491,5 +491,5 @@ def test_module_runs_without_airflows_command(empty_database: str, postgres: Emb
     missing = command(*module, "check", "--conn-id", "nowhere", environ=environ)
     assert (missing.code, missing.out) == (1, "")
     (line,) = [line for line in missing.err.splitlines() if line.startswith("error: ")]
-    assert "no Airflow connection 'nowhere'" in line
+    assert "Airflow has no connection 'nowhere'" in line
     assert "airflow connections add nowhere --conn-type horsies" in line

@@ -211,7 +211,7 @@ def test_a_time_out_before_any_worker_ever_started_is_told_and_the_task_cancelle
             connection.execute(f"DROP FUNCTION {made} CASCADE")
     operator = one(deferrable=False, queue="nobody", **{limit: timedelta(seconds=0.3)})
     expected = QueueNotServed if limit == "queue_timeout" else TaskTimedOut
-    with pytest.raises(expected, match="cancelled as soon as horsies can record that"):
+    with pytest.raises(expected, match="cancelled as soon as horsies can record it"):
         operator.execute(context())
     assert rows(hook, "SELECT count(*) FROM airflow_horsies.cancel_requests") == [(1,)]
 
