@@ -102,6 +102,8 @@ venv:  ## Create or update .venv
 browser:
 	@.ci/browser
 
-clean:  ## Remove .venv, the caches and the data of the demo
-	@if [ -x .venv/bin/python ]; then .venv/bin/python -m airflow_horsies.embedded clean; fi
+clean:  ## Remove .venv, the caches, and the data of the demo and of your own stack
+	@if [ -x .venv/bin/python ]; then \
+		for folder in .demo .horsies; do .venv/bin/python -m airflow_horsies.embedded clean --folder $$folder || exit 1; done; \
+	fi
 	rm -rf .venv .demo .horsies .cache build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

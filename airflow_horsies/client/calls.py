@@ -193,7 +193,7 @@ def read_current(scope: Scope, make_script: Callable[[], Script[T]], *, otherwis
     try:
         found: T = yield PlainTransaction(read)
     except MigrationNeeded:
-        yield from migrate_ledger(scope)
+        yield from migrate_ledger(scope, for_reading=True)
         found = yield PlainTransaction(read)
     return found
 
@@ -240,15 +240,16 @@ def release_tasks(
 # -- our own tables ------------------------------------------------------------------------------------------------
 
 
-def migrate_ledger(scope: Scope, *, by_hand: bool = False) -> Call[list[Migration]]:
+def migrate_ledger(scope: Scope, *, by_hand: bool = False, for_reading: bool = False) -> Call[list[Migration]]:
     """Create or migrate the airflow_horsies tables; returns the applied migrations.
 
     :param by_hand: also if the settings forbid automatic migrations.
+    :param for_reading: also if horsies' own tables are newer than those that this release writes.
     """
     if scope.ledger_is_current:
         return []
     # Create nothing in a database without horsies.
-    yield Transaction(writing(_do_nothing))
+    yield Transaction(_do_nothing if for_reading else writing(_do_nothing))
     migrates = by_hand or scope.settings.migrates
     try:
         applied = yield from _migrate_with_retries(

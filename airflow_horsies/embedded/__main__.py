@@ -42,10 +42,10 @@ def _make_parser() -> argparse.ArgumentParser:
     start.add_argument(
         "--folder", type=Path, default=demo.START_FOLDER, help="the folder of the data (default: .horsies)"
     )
-    clean = commands.add_parser("clean", help="delete the demo's data")
+    clean = commands.add_parser("clean", help="delete the data of the demo or of another stack")
     for command in (run, clean):
         command.add_argument(
-            "--folder", type=Path, default=demo.DEFAULT_FOLDER, help="the folder of the demo's data (default: .demo)"
+            "--folder", type=Path, default=demo.DEFAULT_FOLDER, help="the folder of the data (default: .demo)"
         )
     return parser
 

@@ -29,6 +29,7 @@ from airflow_horsies.embedded.worker import HorsiesWorker
 
 DEFAULT_FOLDER = Path(".demo")
 START_FOLDER = Path(".horsies")
+IDENTITY = "identity.json"
 WATCH_SECONDS = 1.0
 COLUMNS = ("TASK", "STATE", "ATTEMPT", "OUTCOME", "SECONDS", "RESULT OR ERROR")
 WIDEST_CELL = 75
@@ -119,20 +120,31 @@ def start(folder: Path, *, app: str, dags_folder: Path) -> int:
 
 def kept_namespace(folder: Path) -> str:
     """The namespace of this Airflow, stored with its data, as its address changes if its port is taken."""
+    if folder.exists() and not _is_stack(folder) and any(folder.iterdir()):
+        raise EmbeddedError(
+            f"{folder.absolute()} contains files that are not the data of a stack. Use an empty folder, or one "
+            "that does not exist."
+        )
     make_folder(folder)
     # Data of an earlier release has no namespace of its own.
     namespace = "default" if (folder / "airflow").exists() else f"demo-{secrets.token_hex(4)}"
-    return kept_json(folder / "identity.json", {"namespace": namespace})["namespace"]
+    return kept_json(folder / IDENTITY, {"namespace": namespace})["namespace"]
 
 
 def clean(folder: Path) -> None:
-    """Delete all data of the demo; raises an error if the demo is running."""
+    """Delete all data of a stack; raises an error if it is running."""
     if not folder.exists():
         return
-    if not (folder / "postgres.lock").exists():
-        raise EmbeddedError(f"{folder.absolute()} does not contain a demo. Nothing was deleted. Check the folder.")
+    if not _is_stack(folder):
+        raise EmbeddedError(
+            f"{folder.absolute()} does not contain the data of a stack. Nothing was deleted. Check the folder."
+        )
     EmbeddedPostgres(folder, durable=True).delete()
     shutil.rmtree(folder)
+
+
+def _is_stack(folder: Path) -> bool:
+    return any((folder / name).exists() for name in (IDENTITY, "postgres.lock"))
 
 
 def print_summary(outcome: Outcome, minutes: float) -> None:

@@ -143,9 +143,10 @@ class HorsiesBatchOperator(HorsiesTaskOperator):
             problem = self._release(client, try_number=self._try_number)
             position, first = failed[0]
             raise BatchFailed(
-                f"{len(failed)} of {plural(len(tasks), 'task')} did not complete, more than the {allowed} allowed, and "
-                f"{len(live)} had not ended. The first is item {position}: {end_sentence(failure_text(first))} "
-                f"{problem or CANCELLED} Open the Horsies tab of the task instance to see all items.",
+                f"{len(failed)} of {plural(len(tasks), 'task')} did not complete, more than the {allowed} allowed. "
+                f"The first is item {position}: {end_sentence(failure_text(first))} "
+                + (f"{plural(len(live), 'task')} had not ended. {problem or CANCELLED} " if live else "")
+                + "Open the Horsies tab of the task instance to see all items.",
                 task_id=first.id,
                 queue=first.queue,
                 error_code=first.error_code,

@@ -254,3 +254,24 @@ def test_an_ordinary_user_keeps_everything_in_the_folder(tmp_path: Path) -> None
         wait_until(lambda: not processes_with(str(place)))
     finally:
         shutil.rmtree(place)
+
+
+@pytest.mark.parametrize("name", [".demo", ".horsies"])
+def test_make_clean_deletes_the_data_of_a_stack_unless_it_runs(tmp_path: Path, name: str) -> None:
+    """Also the data that root keeps elsewhere, because others may not enter the folder."""
+    root = Path(__file__).parents[2]
+    shutil.copy(root / "Makefile", tmp_path)
+    (tmp_path / ".venv").symlink_to(root / ".venv")
+    tmp_path.chmod(0o700)
+    server = EmbeddedPostgres(tmp_path / name, durable=True)
+    server.start()
+    try:
+        refused = subprocess.run(["make", "clean"], cwd=tmp_path, capture_output=True, text=True)
+        assert refused.returncode != 0
+        assert "is in use by process" in refused.stderr
+        assert write_row(server)
+    finally:
+        server.stop()
+    subprocess.run(["make", "clean"], cwd=tmp_path, check=True, capture_output=True)
+    assert not server.data_folder.exists()
+    assert not (tmp_path / name).exists()

@@ -10,15 +10,18 @@ import psycopg
 import pytest
 
 from airflow_horsies.client import pages, pool
+from airflow_horsies.client.ledger import read_ledger_version
 from airflow_horsies.client.pages import PageClient
 from airflow_horsies.db.limits import Limits
 from airflow_horsies.db.statement import Script, Statement, sql_text
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
+from airflow_horsies.exceptions import SchemaUnsupported
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.ledger import schema
 from airflow_horsies.models import AirflowTry, CancelOutcome, TaskInstanceKey, TaskSpec
 from tests.integration.asynchronous import ask
 from tests.integration.conftest import MakeHook
+from tests.integration.releases import MOVED
 
 INSTANCE = TaskInstanceKey(dag_id="sales", run_id="manual__1", task_id="load")
 SPEC = TaskSpec(task_name="add", kwargs={"a": 1, "b": 2})
@@ -103,3 +106,22 @@ def _with_limits(init: object, limits: Limits) -> object:
         init(self, database, limits=limits)  # type: ignore[operator]
 
     return make
+
+
+@pytest.mark.parametrize("on_event_loop", [False, True], ids=["a worker", "the triggerer"])
+@pytest.mark.parametrize("release", [MOVED], indirect=True)
+def test_what_waits_finds_its_tasks_where_horsies_is_newer_than_tested(
+    make_hook: MakeHook, database: str, on_event_loop: bool
+) -> None:
+    """Its tables are read and not written; ours are migrated, because only the newest can be read."""
+    hook = make_hook(database)
+    with psycopg.connect(**hook.settings.database.connect_args) as connection:
+        connection.execute("INSERT INTO horsies_schema_version (version, applied_at) VALUES (999, now())")
+    assert read_ledger_version(hook.client) == OLD_VERSION
+    if on_event_loop:
+        assert asyncio.run(ask(hook, "read_submissions", INSTANCE)) == []
+    else:
+        assert hook.read_submissions(INSTANCE) == []
+    assert read_ledger_version(hook.client) > OLD_VERSION
+    with pytest.raises(SchemaUnsupported):
+        hook.submit_task(SPEC, INSTANCE, AirflowTry(try_number=1))

@@ -3,11 +3,13 @@ from __future__ import annotations
 import json
 from importlib.metadata import entry_points, version
 from importlib.resources import files
+from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
 import jsonschema
 import pytest
+from airflow.utils.file import list_py_file_paths
 
 import airflow_horsies
 from airflow_horsies.client.extras import LIBPQ_EXTRAS, OWN_EXTRAS
@@ -51,3 +53,13 @@ def test_connection_type_is_that_of_the_hook() -> None:
 def test_form_offers_exactly_the_extras_that_are_ours() -> None:
     assert set(CONNECTION_TYPE["conn-fields"]) == OWN_EXTRAS
     assert not OWN_EXTRAS & LIBPQ_EXTRAS
+
+
+@pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")
+@pytest.mark.parametrize("syntax", ["glob", "regexp"])
+def test_airflow_loads_no_example_in_place_of_a_dag_with_the_same_id(
+    syntax: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__CORE__DAG_IGNORE_FILE_SYNTAX", syntax)
+    examples = files("airflow_horsies") / "example_dags"
+    assert {Path(path).name for path in list_py_file_paths(str(examples))} <= {"__init__.py"}

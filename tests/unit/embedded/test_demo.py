@@ -48,9 +48,17 @@ def test_attempts_are_listed_under_their_task() -> None:
 
 def test_clean_leaves_a_folder_that_holds_no_demo_alone(tmp_path: Path) -> None:
     (tmp_path / "precious").touch()
-    with pytest.raises(EmbeddedError, match="does not contain a demo"):
+    with pytest.raises(EmbeddedError, match="does not contain the data of a stack"):
         clean(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["precious"]
+
+
+def test_stack_is_not_mixed_with_other_files(tmp_path: Path) -> None:
+    """Its folder is deleted as a whole later."""
+    (tmp_path / "tasks.py").touch()
+    with pytest.raises(EmbeddedError, match="contains files that are not the data of a stack"):
+        kept_namespace(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["tasks.py"]
 
 
 def test_the_demo_is_the_same_deployment_over_restarts_and_no_other(tmp_path: Path) -> None:
@@ -61,4 +69,5 @@ def test_the_demo_is_the_same_deployment_over_restarts_and_no_other(tmp_path: Pa
 
 def test_data_of_an_earlier_release_are_found_again(tmp_path: Path) -> None:
     (tmp_path / "airflow").mkdir()
+    (tmp_path / "postgres.lock").touch()
     assert kept_namespace(tmp_path) == "default"
