@@ -83,7 +83,7 @@ def test_items_of_a_batch_that_airflow_cuts_are_hidden(
     add_try(postgres, instance, try_number=1, started_at=now(), rendered=as_airflow_keeps(items=items))
     answer = connected.ask(api_path(instance, "/values?position=150")).json()
     assert json.loads(answer["kwargs"]) == {"part": 150, "place": "here", "login": "(hidden)"}
-    assert "only the beginning of a long one" in answer["kwargs_note"]
+    assert "only the start of a long one" in answer["kwargs_note"]
 
 
 def test_arguments_whose_rendering_airflow_no_longer_keeps_are_hidden(
