@@ -17,12 +17,12 @@ from airflow_horsies.core.paging import PageCursor, TaskPage
 from airflow_horsies.core.spec import TaskSpec
 from airflow_horsies.core.submission import AirflowTry, Submission, SubmitResult, TaskInstanceKey
 from airflow_horsies.core.task import LIVE_STATES, AttemptRecord, CancelOutcome, TaskState, TaskView
-from airflow_horsies.core.validation import require_task_id
+from airflow_horsies.core.validation import require_int, require_task_id
 from airflow_horsies.db.errors import is_schema_mismatch
 from airflow_horsies.db.listener import Listener
 from airflow_horsies.db.session import Session
 from airflow_horsies.db.statement import Script
-from airflow_horsies.exceptions import HorsiesError, InvalidTask, TaskNotFound
+from airflow_horsies.exceptions import HorsiesError, TaskNotFound
 from airflow_horsies.ledger import attempts, cancelling, submissions
 from airflow_horsies.ledger import schema as ledger_schema
 from airflow_horsies.wire import cluster, reading
@@ -151,8 +151,7 @@ class Client:
 
     def read_lines(self, task_id: str, after: LogCursor | None = None, limit: int = READ_LINES) -> list[LogLine]:
         wanted = require_task_id(task_id)
-        if not 1 <= limit <= READ_LINES:
-            raise InvalidTask("limit", f"must be an integer from 1 to {READ_LINES}, not {limit!r}")
+        require_int("limit", limit, 1, READ_LINES)
         read = partial(attempts.read_news, {wanted: after or LogCursor()}, limit=limit)
         news: dict[str, TaskNews] = self.read_ledger(attempts.SINCE, read, otherwise={})
         return list(news[wanted].lines) if wanted in news else []

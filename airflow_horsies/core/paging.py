@@ -7,6 +7,9 @@ from datetime import datetime
 from typing import Any
 
 from airflow_horsies.core.task import TaskView
+from airflow_horsies.core.validation import require_int
+
+MAX_PAGE = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,3 +51,7 @@ class Slice:
     @property
     def params(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def require_page_size(limit: object) -> None:
+    require_int("limit", limit, 1, MAX_PAGE)

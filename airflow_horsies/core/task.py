@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
+
+from airflow_horsies.exceptions import InvalidTask
 
 
 class TaskState(StrEnum):
@@ -27,6 +29,16 @@ class TaskState(StrEnum):
 
 TERMINAL_STATES = frozenset({TaskState.COMPLETED, TaskState.FAILED, TaskState.CANCELLED, TaskState.EXPIRED})
 LIVE_STATES = frozenset(TaskState) - TERMINAL_STATES
+
+
+def require_states(states: Collection[str]) -> frozenset[TaskState]:
+    """The states of a caller, who may also give their names."""
+    if isinstance(states, str):
+        raise InvalidTask("states", f"must be a list of states, not the string {states!r}")
+    for state in states:
+        if state not in set(TaskState):
+            raise InvalidTask("states", f"must only contain {', '.join(TaskState)}, not {state!r}")
+    return frozenset(TaskState(state) for state in states)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,11 +69,7 @@ def _find_candidates(
     for item in keyed:
         holder = holders[item.task.id]
         if not holder.is_same_command and (yield from _work_of(wire, holder.task_id)) != item.item.work:
-            raise TaskIdTaken(
-                f"The idempotency key belongs to task {holder.task_id}, which was sent with other arguments. Use "
-                "another key.",
-                task_id=holder.task_id,
-            )
+            raise key_of_other_work(holder.task_id)
     rows = yield Statement(sql_text(PACKAGE, "find_shared"), {"digests": [item.key_digest for item in keyed]})
     return {
         item.task.id: [
@@ -86,6 +82,13 @@ def _find_candidates(
         ]
         for item in keyed
     }
+
+
+def key_of_other_work(owner: str) -> TaskIdTaken:
+    return TaskIdTaken(
+        f"The idempotency key belongs to task {owner}, which was sent with other arguments. Use another key.",
+        task_id=owner,
+    )
 
 
 def _work_of(wire: Wire, task_id: str) -> Script[bytes | None]:

@@ -38,8 +38,7 @@ def submit_tasks(
     :param tasks: in the order of the items.
     :param can_cancel: False if horsies cannot record a cancelled task now; the cancels are then carried out later.
     """
-    if any(task.id_is_given for task in tasks):
-        raise InvalidTask("task_id", "is derived from the task instance when submitting. Leave it out")
+    require_derived_ids(tasks)
     items = list(items_of(tasks))
     yield from lock_task_instance(submitter.namespace, submitter.task_instance)
     # Before shared tasks are released: all submitters lock in this order.
@@ -70,7 +69,7 @@ def submit_tasks(
             pending.append(Round(submitter, item, row["position"], place, row["round"] + 1, task))
         else:
             task_id = row["horsies_task_id"]
-            results[place] = _result(task_id, states[task_id], life, row["round"], place)
+            results[place] = make_result(task_id, states[task_id], life, row["round"], place)
 
     known = yield from find_unrecorded(wire, pending, existing, set(first_ids))
     # A clear requests the work again, even if another task instance has done it.
@@ -79,7 +78,7 @@ def submit_tasks(
     for round_ in pending:
         round_.horsies_task_id = replayed.get(round_.task.id, round_.task.id)
         state = known.get(round_.horsies_task_id)
-        results[round_.place] = _result(round_.horsies_task_id, state, life, round_.number, round_.place)
+        results[round_.place] = make_result(round_.horsies_task_id, state, life, round_.number, round_.place)
     if pending:
         yield _record(submitter, life, pending)
     elif continues and submitter.tried.try_number > last_try(newest):
@@ -89,6 +88,11 @@ def submit_tasks(
         params = {**submitter.key, "life": newest[0]["life"], "items": COMPACT.encode(moved)}
         yield Statement(sql_text(PACKAGE, "move_items"), params)
     return [results[place] for place in range(len(tasks))]
+
+
+def require_derived_ids(tasks: Sequence[EncodedTask]) -> None:
+    if any(task.id_is_given for task in tasks):
+        raise InvalidTask("task_id", "is derived from the task instance when submitting. Leave it out")
 
 
 def _release(
@@ -108,7 +112,7 @@ def _is_live(state: TaskState | None) -> bool:
     return state is not None and not state.is_terminal
 
 
-def _result(task_id: str, state: TaskState | None, life: int, number: int, position: int) -> SubmitResult:
+def make_result(task_id: str, state: TaskState | None, life: int, number: int, position: int) -> SubmitResult:
     """``state`` is None for a task that was just inserted."""
     if state is None:
         outcome = SubmitOutcome.SENT

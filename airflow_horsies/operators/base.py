@@ -344,7 +344,7 @@ class HorsiesTaskOperator(ReleasingOperator):
     def _wait(self, client: Client, deadline: datetime | None) -> list[TaskView] | None:
         """The tasks once they have ended, or None when it is time to defer."""
         meanwhile = None if self._task_log is None else partial(self._task_log.follow, client)
-        defer_at = datetime.now(UTC) + self.inline_wait if self.deferrable else None
+        defer_at = self._defer_at()
         while True:
             instants = [instant for instant in (defer_at, deadline, self._queue_deadline) if instant is not None]
             left = (min(instants) - datetime.now(UTC)).total_seconds() if instants else None
@@ -365,6 +365,9 @@ class HorsiesTaskOperator(ReleasingOperator):
                     return self._not_served(client)
             if defer_at is not None and now >= defer_at:
                 return None
+
+    def _defer_at(self) -> datetime | None:
+        return datetime.now(UTC) + self.inline_wait if self.deferrable else None
 
     def _end(self, client: Client, tasks: Sequence[TaskView], context: Context) -> Any:
         if self._task_log is not None:

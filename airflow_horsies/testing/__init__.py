@@ -9,7 +9,15 @@ from __future__ import annotations
 from airflow_horsies.testing.async_client import FakeAsyncClient
 from airflow_horsies.testing.client import FakeClient
 from airflow_horsies.testing.fake_horsies import FakeHorsies
-from airflow_horsies.testing.memory import UndeclaredTask
+from airflow_horsies.testing.plan import ImpossibleOutcome, UndeclaredTask
 from airflow_horsies.testing.running import make_context, run_task
 
-__all__ = ["FakeAsyncClient", "FakeClient", "FakeHorsies", "UndeclaredTask", "make_context", "run_task"]
+__all__ = [
+    "FakeAsyncClient",
+    "FakeClient",
+    "FakeHorsies",
+    "ImpossibleOutcome",
+    "UndeclaredTask",
+    "make_context",
+    "run_task",
+]

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
 from airflow_horsies.client import calls
 from airflow_horsies.client.calls import canonical_ids
 from airflow_horsies.client.client import Client
+from airflow_horsies.client.rules import Submitter, UnknownRunKey
 from airflow_horsies.client.settings import ClientSettings
 from airflow_horsies.client.waiting import POLL_SECONDS, wait_timeout
 from airflow_horsies.core.cluster import QueueDepth, RetentionClass, WorkerState
 from airflow_horsies.core.log import READ_LINES, LogCursor, LogLine, Progress, TaskNews
-from airflow_horsies.core.paging import PageCursor, TaskPage
+from airflow_horsies.core.paging import PageCursor, TaskPage, require_page_size
 from airflow_horsies.core.spec import DEFAULT_QUEUE, TaskSpec
 from airflow_horsies.core.submission import AirflowTry, Submission, SubmitResult, TaskInstanceKey
-from airflow_horsies.core.task import LIVE_STATES, AttemptRecord, CancelOutcome, TaskState, TaskView
-from airflow_horsies.core.validation import require_task_id
+from airflow_horsies.core.task import LIVE_STATES, AttemptRecord, CancelOutcome, TaskState, TaskView, require_states
+from airflow_horsies.core.validation import require_int, require_task_id
 from airflow_horsies.db.connection import Database
-from airflow_horsies.exceptions import HorsiesError, InvalidTask
+from airflow_horsies.exceptions import HorsiesError
 from airflow_horsies.testing.ledger import FakeLedger
-from airflow_horsies.testing.memory import Memory, NewTask
+from airflow_horsies.testing.memory import Memory
 from airflow_horsies.testing.outcomes import WORKER_ID
+from airflow_horsies.testing.plan import NewTask
 
 NAMESPACE = "testing"
 
@@ -54,7 +57,8 @@ class FakeClient(Client):
     """
     The client behind :class:`~airflow_horsies.hook.HorsiesHook` in a test. It has the methods of the real one. Those
     that run SQL raise an error. Nothing sleeps: a task has ended as soon as it is read, and a wait for a task that
-    never ends times out at once.
+    never ends times out at once. Only a wait with ``timeout_seconds=0`` finds that a task that nobody has read yet has
+    not ended.
 
     .. code-block:: python
 
@@ -69,7 +73,7 @@ class FakeClient(Client):
             assert task.result.ok == 3
 
     :param settings: the name and the namespace of the client.
-    :param memory: the tables, which the clients of a test share.
+    :param memory: the tables, which the clients of a connection share.
     :param ledger: the submissions, which they share, too.
     """
 
@@ -99,19 +103,19 @@ class FakeClient(Client):
         self, specs: Sequence[TaskSpec], task_instance: TaskInstanceKey, tried: AirflowTry
     ) -> list[SubmitResult]:
         tasks = self._new_tasks(list(specs))
-        return self.ledger.submit_tasks(tasks, task_instance, tried, namespace=self.namespace)
+        submitter = Submitter(
+            namespace=self.namespace, base_url=self.settings.base_url, task_instance=task_instance, tried=tried
+        )
+        while True:
+            try:
+                return self.ledger.submit_tasks(tasks, submitter)
+            except UnknownRunKey as unknown:
+                submitter = replace(submitter, tried=submitter.tried.ask_about(unknown.key))
 
     def _new_tasks(self, specs: Sequence[TaskSpec], *, numbered: bool = True) -> list[NewTask]:
         encoded = self.drive(calls.encode_tasks(self.scope, specs, numbered=numbered))
         return [
-            NewTask(
-                id=task.id,
-                id_is_given=task.id_is_given,
-                spec=spec,
-                kwargs=json.loads(task.kwargs or "{}"),
-                work=task.work,
-                key=task.idempotency_digest,
-            )
+            NewTask(spec=spec, kwargs=json.loads(task.kwargs or "{}"), encoded=task)
             for spec, task in zip(specs, encoded, strict=True)
         ]
 
@@ -137,11 +141,13 @@ class FakeClient(Client):
         before: PageCursor | None = None,
         limit: int = 50,
     ) -> TaskPage:
+        require_page_size(limit)
+        wanted = None if states is None else require_states(states)
         found = sorted(
             (
                 task
-                for task in self.read_tasks(self.memory.tasks).values()
-                if (states is None or task.state in states)
+                for task in self.read_tasks(list(self.memory.tasks)).values()
+                if (wanted is None or task.state in wanted)
                 and queue in (None, task.queue)
                 and task_name in (None, task.task_name)
                 and error_code in (None, task.error_code)
@@ -193,8 +199,9 @@ class FakeClient(Client):
         found = [
             item
             for item in self.ledger.read_all_submissions()
-            if (item.task_instance.dag_id, item.task_instance.run_id) == (dag_id, run_id)
+            if item.is_latest and (item.task_instance.dag_id, item.task_instance.run_id) == (dag_id, run_id)
         ]
+        found.sort(key=lambda item: (item.task_instance.task_id, item.task_instance.map_index, item.position))
         return found[:limit]
 
     def read_attempts(self, task_ids: Iterable[str]) -> dict[str, tuple[AttemptRecord, ...]]:
@@ -203,8 +210,7 @@ class FakeClient(Client):
 
     def read_lines(self, task_id: str, after: LogCursor | None = None, limit: int = READ_LINES) -> list[LogLine]:
         wanted = require_task_id(task_id)
-        if not 1 <= limit <= READ_LINES:
-            raise InvalidTask("limit", f"must be from 1 to {READ_LINES}, not {limit!r}")
+        require_int("limit", limit, 1, READ_LINES)
         return [line for line in self.memory.lines.get(wanted, ()) if line.cursor > (after or LogCursor())][:limit]
 
     def read_news(self, seen: Mapping[str, LogCursor]) -> dict[str, TaskNews]:
@@ -225,7 +231,9 @@ class FakeClient(Client):
         until: Callable[[Mapping[str, TaskState]], bool] | None = None,
         meanwhile: Callable[[], None] | None = None,
     ) -> list[TaskView]:
-        tasks = [self.read_task(task_id) for task_id in canonical_ids(task_ids)]
+        has_time = timeout_seconds is None or timeout_seconds > 0
+        read = self.memory.read_task if has_time else self.memory.glance
+        tasks = [read(task_id) for task_id in canonical_ids(task_ids)]
         ended = {task.id: task.state for task in tasks if task.state.is_terminal}
         if len(ended) == len(tasks) or (until is not None and until(ended)):
             return tasks

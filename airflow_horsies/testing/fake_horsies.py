@@ -7,23 +7,24 @@ from types import TracebackType
 from typing import Any, Self
 from weakref import WeakKeyDictionary
 
-from airflow_horsies.client.settings import ClientSettings
 from airflow_horsies.core.log import Progress
 from airflow_horsies.core.spec import TaskSpec
 from airflow_horsies.core.task import TaskFailure, TaskState, TaskView
 from airflow_horsies.core.validation import require_error_code
 from airflow_horsies.hook import HorsiesHook
-from airflow_horsies.testing.async_client import FakeAsyncClient
-from airflow_horsies.testing.client import FakeClient, make_settings
+from airflow_horsies.testing import active
+from airflow_horsies.testing.client import FakeClient
 from airflow_horsies.testing.ledger import FakeLedger
-from airflow_horsies.testing.memory import Declared, Memory, make_queue
+from airflow_horsies.testing.memory import Memory, make_queue
 from airflow_horsies.testing.outcomes import Outcome, as_json
+from airflow_horsies.testing.plan import Declared, Plan
 
 
 class FakeHorsies:
     """
     Replaces horsies' database and workers for every hook, operator, sensor, trigger and notifier that is used inside
-    its ``with`` block. It reads no Airflow connection.
+    its ``with`` block. It reads no Airflow connection: each connection id has a database of its own. In a thread, the
+    block of that thread applies, and else the last one that began.
 
     Declare first how each task ends. Sending a task that is not declared raises :class:`UndeclaredTask`, also at the
     end of the block. If the test fails before that, the error has a note about it.
@@ -42,32 +43,25 @@ class FakeHorsies:
     """
 
     def __init__(self) -> None:
-        self.memory = Memory()
-        self.ledger = FakeLedger(self.memory)
+        self._plan = Plan()
+        self._ledgers: dict[str, FakeLedger] = {}
         self._clients: WeakKeyDictionary[HorsiesHook, FakeClient] = WeakKeyDictionary()
-        self._originals: dict[str, Any] = {}
+        self.ledger = self._find_ledger(HorsiesHook.default_conn_name)
+        self.memory = self.ledger.memory
 
     def __enter__(self) -> Self:
-        fakes = {
-            "client": property(self._client),
-            "async_client": self._async_client(),
-            "settings": property(_settings),
-        }
-        self._originals = {name: HorsiesHook.__dict__[name] for name in fakes}
-        for name, fake in fakes.items():
-            setattr(HorsiesHook, name, fake)
+        active.activate(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for name, original in self._originals.items():
-            setattr(HorsiesHook, name, original)
-        for undeclared in self.memory.undeclared:
+        active.deactivate(self)
+        for refused in self._plan.refused:
             if error is None:
-                raise undeclared
-            if error is not undeclared:
-                error.add_note(str(undeclared))
+                raise refused
+            if error is not refused:
+                error.add_note(str(refused))
 
     # -- how tasks end -----------------------------------------------------------------------------------------------
 
@@ -121,7 +115,8 @@ class FakeHorsies:
 
     def expires(self, task_name: str, *, kwargs: Mapping[str, Any] | None = None) -> None:
         """
-        No worker starts tasks of this name in time: ``horsies.expires("sales.late")``.
+        No worker starts tasks of this name by their ``good_until``: ``horsies.expires("sales.late")``. A task without
+        ``good_until`` never expires, so sending one raises :class:`ImpossibleOutcome`.
 
         :param task_name: the name under which the task is registered on the workers.
         :param kwargs: only tasks with these arguments, among others.
@@ -158,7 +153,7 @@ class FakeHorsies:
         :param lines: the lines; they follow those of earlier calls.
         :param level: their level.
         """
-        self.memory.declared_lines.setdefault(task_name, []).extend((level, line) for line in lines)
+        self._plan.lines.setdefault(task_name, []).extend((level, line) for line in lines)
 
     def progress(self, task_name: str, done: int, total: int | None = None, *, stage: str | None = None) -> None:
         """
@@ -169,7 +164,7 @@ class FakeHorsies:
         :param total: how much there is to do, if known.
         :param stage: the current stage.
         """
-        self.memory.declared_progress[task_name] = Progress(attempt=1, done=done, total=total, stage=stage)
+        self._plan.progress[task_name] = Progress(attempt=1, done=done, total=total, stage=stage)
 
     def queue(self, name: str, *, ready: int = 0, workers: int = 1) -> None:
         """
@@ -179,7 +174,7 @@ class FakeHorsies:
         :param ready: how many other tasks wait there.
         :param workers: how many live workers serve it. Undeclared queues are served.
         """
-        self.memory.queues[name] = make_queue(name, ready=ready, workers=workers)
+        self._plan.queues[name] = make_queue(name, ready=ready, workers=workers)
 
     # -- what was sent -----------------------------------------------------------------------------------------------
 
@@ -193,7 +188,7 @@ class FakeHorsies:
 
         :param task_name: the name under which the task is registered on the workers.
         """
-        return [dict(task.kwargs) for task in self.memory.sent.values() if task.spec.task_name == task_name]
+        return [dict(task.kwargs) for _, task in self._plan.sent if task.spec.task_name == task_name]
 
     def specs(self, task_name: str) -> list[TaskSpec]:
         """
@@ -206,7 +201,7 @@ class FakeHorsies:
 
         :param task_name: the name under which the task is registered on the workers.
         """
-        return [task.spec for task in self.memory.sent.values() if task.spec.task_name == task_name]
+        return [task.spec for _, task in self._plan.sent if task.spec.task_name == task_name]
 
     def tasks(self, task_name: str) -> list[TaskView]:
         """
@@ -219,28 +214,32 @@ class FakeHorsies:
 
         :param task_name: the name under which the task is registered on the workers.
         """
-        return [task for task in self.memory.tasks.values() if task.task_name == task_name]
+        return [memory.tasks[task.id] for memory, task in self._plan.sent if task.spec.task_name == task_name]
 
     # -- internals ---------------------------------------------------------------------------------------------------
 
+    def find_client(self, hook: HorsiesHook) -> FakeClient:
+        """
+        The client of a hook: ``horsies.find_client(HorsiesHook())``.
+
+        :param hook: the hook. Hooks with the same connection id share their tables.
+        """
+        with self._plan.lock:
+            if hook not in self._clients:
+                ledger = self._find_ledger(hook.horsies_conn_id)
+                self._clients[hook] = FakeClient(hook.settings, memory=ledger.memory, ledger=ledger)
+            return self._clients[hook]
+
+    def _find_ledger(self, conn_id: str) -> FakeLedger:
+        with self._plan.lock:
+            if conn_id not in self._ledgers:
+                self._ledgers[conn_id] = FakeLedger(Memory(self._plan))
+            return self._ledgers[conn_id]
+
     def _declare(self, task_name: str, kwargs: Mapping[str, Any] | None, outcome: Outcome) -> None:
         declared = Declared(task_name=task_name, kwargs=as_json(dict(kwargs or {})), outcome=outcome)
-        self.memory.declared.append(declared)
-
-    def _client(self, hook: HorsiesHook) -> FakeClient:
-        if hook not in self._clients:
-            self._clients[hook] = FakeClient(hook.settings, memory=self.memory, ledger=self.ledger)
-        return self._clients[hook]
-
-    def _async_client(self) -> Callable[[HorsiesHook], Any]:
-        async def async_client(hook: HorsiesHook) -> FakeAsyncClient:
-            return FakeAsyncClient(self._client(hook))
-
-        return async_client
-
-
-def _settings(hook: HorsiesHook) -> ClientSettings:
-    return make_settings(f"connection {hook.horsies_conn_id}", namespace=hook._given_namespace)
+        with self._plan.lock:
+            self._plan.declared.append(declared)
 
 
 def _checked(value: Any) -> Any:

@@ -2,32 +2,44 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import count
+from typing import Any
 
-from airflow_horsies.core.submission import AirflowTry, Submission, SubmitOutcome, SubmitResult, TaskInstanceKey
-from airflow_horsies.core.task import LIVE_STATES, CancelOutcome, TaskState
-from airflow_horsies.exceptions import InvalidTask
-from airflow_horsies.testing.memory import Memory, NewTask
-
-# The work, and its number among equal ones.
-Item = tuple[bytes, int]
+from airflow_horsies.client.rules import (
+    Item,
+    Submitter,
+    continues_life,
+    items_of,
+    key_of_other_work,
+    make_result,
+    needs_next_round,
+    require_derived_ids,
+    require_distinct_keys,
+)
+from airflow_horsies.core.submission import AirflowTry, Submission, SubmitResult, TaskInstanceKey
+from airflow_horsies.core.task import CancelOutcome, TaskState
+from airflow_horsies.testing.memory import Memory
+from airflow_horsies.testing.plan import NewTask, locked
 
 
 @dataclass(slots=True)
 class Row:
-    """A submission, with the keys of its life and its item, and its newest try.
+    """A submission, with the try that recorded it and the newest try that asked for it.
 
     :param slot: the number of the item in its life. Its position is its current place in the list.
+    :param is_taken_up: the task was sent by somebody else, under the same idempotency key.
     """
 
     submission: Submission
-    life_key: tuple[str | int | None, ...]
+    tried: AirflowTry
     item: Item
     slot: int
     last_try: int
+    key: bytes | None = None
+    is_taken_up: bool = False
     is_released: bool = False
 
     @property
@@ -35,122 +47,224 @@ class Row:
         return self.submission.horsies_task_id
 
     @property
-    def current_place(self) -> int:
-        return self.submission.position if self.submission.is_latest else self.slot
+    def is_wanted(self) -> bool:
+        return self.submission.is_latest and not self.is_released
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """What the rule of lives reads of a row."""
+        return {
+            "base_url": self.submission.base_url,
+            "horsies_task_id": self.task_id,
+            "try_number": self.submission.try_number,
+            "seen_try": self.last_try,
+            "run_key": self.tried.run_key,
+            "run_started_at": self.tried.run_started_at,
+            "clear_number": self.tried.clear_number,
+            "max_tries": self.tried.max_tries,
+        }
+
+
+@dataclass(slots=True)
+class Request:
+    """One item of a submission: the row of its earlier round, and the task it gets.
+
+    :param state: the state of a task that exists already; None sends a new one.
+    """
+
+    place: int
+    item: Item
+    task: NewTask
+    key: bytes | None
+    row: Row | None
+    task_id: str | None = None
+    state: TaskState | None = None
 
 
 class FakeLedger:
     """The submissions of a test."""
 
     def __init__(self, memory: Memory) -> None:
+        self.plan = memory.plan
         self.rows: dict[TaskInstanceKey, list[Row]] = {}
-        self._memory = memory
+        self.memory = memory
 
+    @locked
     def read_submissions(self, task_instance: TaskInstanceKey) -> list[Submission]:
-        return [row.submission for row in self.rows.get(task_instance, ())]
+        found = [row.submission for row in self.rows.get(task_instance, ())]
+        return sorted(found, key=lambda item: (item.life, item.round, item.position))
 
+    @locked
     def read_all_submissions(self) -> list[Submission]:
-        return [row.submission for rows in self.rows.values() for row in rows]
+        return [row.submission for row in self._all_rows()]
 
-    def submit_tasks(
-        self, tasks: Sequence[NewTask], task_instance: TaskInstanceKey, tried: AirflowTry, *, namespace: str
-    ) -> list[SubmitResult]:
+    @locked
+    def submit_tasks(self, tasks: Sequence[NewTask], submitter: Submitter) -> list[SubmitResult]:
         """Reattach to, adopt or send each task, and cancel tasks that are no longer needed."""
-        if any(task.id_is_given for task in tasks):
-            raise InvalidTask("task_id", "must not be set: the task instance determines it")
+        require_derived_ids([task.encoded for task in tasks])
         for task in tasks:
-            self._memory.require_declared(task)
-        rows = self.rows.setdefault(task_instance, [])
-        newest = {row.slot: row for row in rows if row.life_key == tried.life_key}
-        is_clear = bool(rows) and not newest
-        life = max((row.submission.life for row in rows), default=1) + is_clear
-        rounds: Counter[int] = Counter()
-        for row in newest.values():
-            rounds[row.current_place] = max(rounds[row.current_place], row.submission.round)
-        known = {row.item: row for row in newest.values()}
-        before = [row for row in rows if row.submission.is_latest]
-        for row in before:
-            row.submission = replace(row.submission, is_latest=False)
-        results = []
-        for place, (item, task) in enumerate(zip(_items(tasks), tasks, strict=True)):
-            found = known.get(item)
-            task_id, state = self._find_or_send(task, found, may_share=not is_clear)
-            if found is None or found.task_id != task_id:
-                submission = Submission(
-                    horsies_task_id=task_id,
-                    namespace=namespace,
-                    task_instance=task_instance,
-                    position=place,
-                    life=life,
-                    round=1 + (found.submission.round if found else rounds[place]),
-                    try_number=tried.try_number,
-                    task_name=task.spec.task_name,
-                    queue=task.spec.queue,
-                    good_until=task.spec.good_until,
-                    submitted_at=datetime.now(UTC),
-                )
-                slot = found.slot if found else max(newest, default=-1) + 1
-                found = newest[slot] = Row(submission, tried.life_key, item, slot, tried.try_number)
-                rows.append(found)
-            found.submission = replace(found.submission, position=place, is_latest=True)
-            found.last_try, found.is_released = tried.try_number, False
-            results.append(_result(found.submission, state))
-        self._release([row for row in before if not row.submission.is_latest])
-        return results
+            self.plan.outcome_of(task)
+        rows = self.rows.setdefault(submitter.task_instance, [])
+        last_life = max((row.submission.life for row in rows), default=0)
+        newest = {row.slot: row for row in rows if row.submission.life == last_life}
+        continues = continues_life(submitter, [row.columns for row in newest.values()])
+        requests = _make_requests(tasks, newest.values() if continues else ())
+        self._find_tasks(requests, is_clear=bool(rows) and not continues)
+        self._release_unwanted(newest.values(), requests, submitter.task_instance)
+        life = last_life if continues else last_life + 1
+        rows.extend(self._record(requests, newest if continues else {}, submitter, life))
+        _place(rows, requests, life=life if requests else last_life, try_number=submitter.tried.try_number)
+        return [
+            make_result(row.task_id, request.state, life, row.submission.round, request.place)
+            for request in requests
+            if (row := request.row) is not None
+        ]
 
+    @locked
     def release_tasks(
         self, task_ids: Collection[str], task_instance: TaskInstanceKey, *, try_number: int | None
     ) -> dict[str, CancelOutcome]:
         """Cancel tasks that nothing else waits for, unless a later try of the task instance does."""
-        rows = [row for row in self.rows.get(task_instance, ()) if row.task_id in task_ids]
-        if try_number is not None and any(row.last_try > try_number for row in rows):
+        if try_number is not None and self._has_later_try(task_ids, task_instance, try_number):
             return dict.fromkeys(task_ids, CancelOutcome.STILL_WANTED)
-        submitted = {row.task_id for row in rows}
-        others = [task_id for task_id in task_ids if task_id not in submitted and task_id in self._memory.tasks]
-        return self._release(rows) | {task_id: self._memory.cancel_task(task_id) for task_id in others}
+        return self._release(task_ids, task_instance)
 
-    def _release(self, rows: Sequence[Row]) -> dict[str, CancelOutcome]:
-        for row in rows:
-            row.is_released = True
-        wanted = {
-            row.task_id
-            for rows in self.rows.values()
-            for row in rows
-            if row.submission.is_latest and not row.is_released
-        }
+    # -- submitting ----------------------------------------------------------------------------------------------------
+
+    def _find_tasks(self, requests: Sequence[Request], *, is_clear: bool) -> None:
+        """Find the live and completed tasks of these requests. A clear asks for the work again, without its key."""
+        for request in requests:
+            if request.row is not None:
+                self._take(request, [request.row.task_id])
+        keyed = [request for request in requests if request.task_id is None and request.key is not None]
+        if not is_clear:
+            require_distinct_keys([request.task.encoded for request in keyed])
+            keyed = [request for request in keyed if self._share(request)]
+        for request in keyed:
+            encoded = replace(request.task.encoded, idempotency_digest=None)
+            request.task = replace(request.task, encoded=encoded)
+
+    def _share(self, request: Request) -> bool:
+        """Find the task of somebody else with the same key; returns whether the key is in use."""
+        owner = self.memory.find_owner(request.task)
+        if owner is None:
+            return False
+        if owner.encoded.work != request.item.work:
+            raise key_of_other_work(owner.id)
+        newest_first = sorted(self._all_rows(), key=lambda row: row.submission.submitted_at, reverse=True)
+        asked = (request.key, request.item.work)
+        later = [row.task_id for row in newest_first if row.is_wanted and (row.key, row.item.work) == asked]
+        self._take(request, [owner.id, *later])
+        return True
+
+    def _take(self, request: Request, task_ids: Sequence[str]) -> None:
+        for task_id in task_ids:
+            state = self.memory.read_task(task_id).state
+            if not needs_next_round(task_id, state):
+                request.task_id, request.state = task_id, state
+                return
+
+    def _release_unwanted(
+        self, newest: Collection[Row], requests: Sequence[Request], task_instance: TaskInstanceKey
+    ) -> None:
+        wanted = {request.row.slot for request in requests if request.row is not None}
+        unwanted = [row.task_id for row in newest if row.submission.is_latest and row.slot not in wanted]
+        self._release([task_id for task_id in unwanted if not self._has_ended(task_id)], task_instance)
+
+    def _has_ended(self, task_id: str) -> bool:
+        task = self.memory.tasks.get(task_id)
+        return task is None or task.state.is_terminal
+
+    def _record(
+        self, requests: Sequence[Request], slots: Mapping[int, Row], submitter: Submitter, life: int
+    ) -> Iterator[Row]:
+        """Send the tasks that do not exist yet; a new row for each request whose task is not that of its row."""
+        rounds: dict[int, int] = {}
+        for row in slots.values():
+            rounds[row.submission.position] = max(rounds.get(row.submission.position, 0), row.submission.round)
+        free = count(max(slots, default=-1) + 1)
+        for request in requests:
+            before = request.row
+            if before is not None and before.task_id == request.task_id:
+                continue
+            if request.task_id is None:
+                self.memory.insert(request.task)
+            earlier = before.submission.round if before else rounds.get(request.place, 0)
+            request.row = Row(
+                submission=_make_submission(request, submitter, life, earlier + 1),
+                tried=submitter.tried,
+                item=request.item,
+                slot=before.slot if before else next(free),
+                last_try=submitter.tried.try_number,
+                key=request.key,
+                is_taken_up=request.task_id is not None,
+            )
+            yield request.row
+
+    # -- releasing -----------------------------------------------------------------------------------------------------
+
+    def _has_later_try(self, task_ids: Collection[str], task_instance: TaskInstanceKey, try_number: int) -> bool:
+        """Whether a later try of the life that sent the first of these tasks has submitted."""
+        rows = self.rows.get(task_instance, [])
+        lives = {row.submission.life for row in rows if row.task_id == next(iter(task_ids), None)}
+        return any(row.submission.life in lives and row.last_try > try_number for row in rows)
+
+    def _release(self, task_ids: Collection[str], task_instance: TaskInstanceKey) -> dict[str, CancelOutcome]:
+        for row in self.rows.get(task_instance, ()):
+            row.is_released |= row.task_id in task_ids
+        wanted = self._find_wanted_by_others(task_instance)
         return {
-            row.task_id: CancelOutcome.STILL_WANTED if row.task_id in wanted else self._memory.cancel_task(row.task_id)
-            for row in rows
+            task_id: CancelOutcome.STILL_WANTED if task_id in wanted else self.memory.cancel_task(task_id)
+            for task_id in task_ids
+            if task_id in wanted or task_id in self.memory.tasks
         }
 
-    def _find_or_send(self, task: NewTask, row: Row | None, *, may_share: bool) -> tuple[str, TaskState | None]:
-        """A live or completed task with this work, and its state; else a new task, without a state."""
-        shared = self._memory.find_shared(task) if may_share else []
-        for task_id in [*([row.task_id] if row else []), *shared]:
-            state = self._memory.read_task(task_id).state
-            if state in LIVE_STATES or state is TaskState.COMPLETED:
-                return task_id, state
-        self._memory.insert(task)
-        return task.id, None
+    def _find_wanted_by_others(self, task_instance: TaskInstanceKey) -> set[str]:
+        """The tasks of other task instances, and of senders without a record here."""
+        rows = self._all_rows()
+        others = {row.task_id for row in rows if row.is_wanted and row.submission.task_instance != task_instance}
+        return others | {row.task_id for row in rows} - {row.task_id for row in rows if not row.is_taken_up}
+
+    def _all_rows(self) -> list[Row]:
+        return [row for rows in self.rows.values() for row in rows]
 
 
-def _items(tasks: Sequence[NewTask]) -> Iterator[Item]:
-    seen: Counter[bytes] = Counter()
-    for task in tasks:
-        yield task.work, seen[task.work]
-        seen[task.work] += 1
+def _make_requests(tasks: Sequence[NewTask], newest: Collection[Row]) -> list[Request]:
+    known = {row.item: row for row in newest}
+    items = items_of([task.encoded for task in tasks])
+    return [
+        Request(place, item, task, task.key, known.get(item))
+        for place, (item, task) in enumerate(zip(items, tasks, strict=True))
+    ]
 
 
-def _result(submission: Submission, state: TaskState | None) -> SubmitResult:
-    if state is None:
-        outcome = SubmitOutcome.SENT
-    else:
-        outcome = SubmitOutcome.ADOPTED if state is TaskState.COMPLETED else SubmitOutcome.REATTACHED
-    return SubmitResult(
-        task_id=submission.horsies_task_id,
-        outcome=outcome,
-        state=state or TaskState.PENDING,
-        life=submission.life,
-        round=submission.round,
-        position=submission.position,
+def _make_submission(request: Request, submitter: Submitter, life: int, round_: int) -> Submission:
+    spec = request.task.spec
+    return Submission(
+        horsies_task_id=request.task_id or request.task.id,
+        namespace=submitter.namespace,
+        task_instance=submitter.task_instance,
+        position=request.place,
+        life=life,
+        round=round_,
+        try_number=submitter.tried.try_number,
+        task_name=spec.task_name,
+        queue=spec.queue,
+        good_until=spec.good_until,
+        submitted_at=datetime.now(UTC),
+        base_url=submitter.base_url,
     )
+
+
+def _place(rows: Sequence[Row], requests: Sequence[Request], *, life: int, try_number: int) -> None:
+    """All rounds of an item are at its current place, and the newest of a requested item is the latest."""
+    latest = {request.row.slot: request for request in requests if request.row is not None}
+    for row in rows:
+        row.submission = replace(row.submission, is_latest=False)
+        if row.submission.life == life:
+            place = latest[row.slot].place if row.slot in latest else row.slot
+            row.submission = replace(row.submission, position=place)
+    for request in requests:
+        if request.row is not None:
+            request.row.submission = replace(request.row.submission, is_latest=True)
+            request.row.last_try, request.row.is_released = try_number, False

@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextlib import aclosing
+from copy import copy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pkgutil import resolve_name
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 from airflow.providers.common.compat.sdk import BaseOperator, TaskDeferred
-
-from airflow_horsies.links import HorsiesAttemptsLink
 
 RETURN_VALUE = "return_value"
 
@@ -116,6 +114,9 @@ def run_task(
     """
     Render the templates of a task, execute it, run the trigger it defers to, resume it, and return its value.
 
+    A deferrable operator always defers. As in Airflow, it is resumed on another copy of the task, which has kept
+    nothing that ``execute`` stored in ``self``.
+
     It only needs Airflow's code and takes milliseconds. It does not change the task. It does not run dependencies,
     retries and callbacks: use ``dag.test()`` for these.
 
@@ -140,23 +141,35 @@ def run_task(
             f"{task.task_id} is a mapped task, but run_task runs one task instance. Run the DAG with dag.test(), or "
             "create an operator with one item for the test."
         )
-    task = task.prepare_for_execution()
-    context: Any = make_context(
-        task, logical_date=logical_date, try_number=try_number, map_index=map_index, xcoms=xcoms, **values
-    )
-    # Airflow would store the link in its database.
-    with patch.object(HorsiesAttemptsLink, "push"):
-        task.render_template_fields(context)
+    given: dict[str, Any] = {
+        "logical_date": logical_date or datetime.now(UTC),
+        "try_number": try_number,
+        "map_index": map_index,
+    }
+    first = make_context(task, **given, xcoms=xcoms, **values)["ti"]
+    left: TaskDeferred | None = None
+    while True:
+        process, context = _start_process(task, first, {**given, **values})
         try:
-            return task.execute(context)
+            if left is None:
+                return process.execute(context)
+            event = asyncio.run(_first_event(left.trigger))
+            return process.resume_execution(left.method_name, {**(left.kwargs or {}), "event": event}, context)
         except TaskDeferred as deferral:
             left = deferral
-        while True:
-            event = asyncio.run(_first_event(left.trigger))
-            try:
-                return task.resume_execution(left.method_name, {**(left.kwargs or {}), "event": event}, context)
-            except TaskDeferred as deferral:
-                left = deferral
+
+
+def _start_process(task: BaseOperator, first: Any, values: Mapping[str, Any]) -> tuple[BaseOperator, Any]:
+    """A copy of the task that has kept nothing of another process, and its context; XComs and the start are kept."""
+    process = task.prepare_for_execution()
+    for name, value in vars(process).items():
+        if type(value) in (list, dict, set):
+            vars(process)[name] = copy(value)
+    context: Any = make_context(process, **values)
+    if isinstance(context["ti"], FakeTaskInstance):
+        context["ti"].xcoms, context["ti"].start_date = first.xcoms, first.start_date
+    process.render_template_fields(context)
+    return process, context
 
 
 async def _first_event(trigger: Any) -> Any:

@@ -8,13 +8,10 @@ from datetime import UTC
 from itertools import islice
 from typing import TypeVar
 
-from airflow_horsies.core.paging import FailedTasks, PageCursor, TaskPage
-from airflow_horsies.core.task import TaskState, TaskView
+from airflow_horsies.core.paging import FailedTasks, PageCursor, TaskPage, require_page_size
+from airflow_horsies.core.task import TaskState, TaskView, require_states
 from airflow_horsies.db.statement import Script
-from airflow_horsies.exceptions import (
-    InvalidTask,
-    TaskNotFound,
-)
+from airflow_horsies.exceptions import TaskNotFound
 from airflow_horsies.wire.decoding import (
     decode_command,
     decode_state,
@@ -25,7 +22,6 @@ from airflow_horsies.wire.statements import SUMMARY_CHARS, Wire
 
 T = TypeVar("T")
 ROWS_PER_STATEMENT = 5_000
-MAX_PAGE = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +100,9 @@ def list_tasks(
     with_attempts: bool = False,
 ) -> Script[TaskPage]:
     """One page, newest first. It reads one more row to see whether there is a next page."""
-    if not 1 <= limit <= MAX_PAGE:
-        raise InvalidTask("limit", f"must be an integer from 1 to {MAX_PAGE}, not {limit!r}")
+    require_page_size(limit)
     rows = yield wire.list_tasks(
-        states=states,
+        states=None if states is None else require_states(states),
         queue=queue,
         task_name=task_name,
         error_code=error_code,

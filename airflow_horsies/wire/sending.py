@@ -51,22 +51,13 @@ def enqueue_tasks(wire: Wire, tasks: Sequence[EncodedTask], *, is_rerun: bool = 
     """Send all tasks or none; an id or key that is already in use is refused."""
     if is_rerun and (yield from _were_sent(wire, tasks)):
         return [task.id for task in tasks]
-    repeated = [task_id for task_id, count in Counter(task.id for task in tasks).items() if count > 1]
-    if repeated:
-        raise InvalidTask("task_id", f"{repeated[0]} is given more than once. Nothing was sent. Use each id once")
+    require_distinct_ids(tasks)
     replayed = yield from replay_idempotency_keys(wire, tasks)
     for task in tasks:
         if task.id in replayed:
-            raise TaskIdTaken(
-                f"The idempotency key of {task.task_name} is already in use by task {replayed[task.id]}. Nothing was "
-                "sent. Use another key.",
-                task_id=replayed[task.id],
-                queue=task.queue_name,
-            )
+            raise key_in_use(task, replayed[task.id])
     for task_id in (yield from _find_given(wire, tasks)):
-        raise TaskIdTaken(
-            f"A task with the id {task_id} already exists. Nothing was sent. Use another task_id.", task_id=task_id
-        )
+        raise id_in_use(task_id)
     yield from insert_new_tasks(wire, tasks)
     return [task.id for task in tasks]
 
@@ -122,8 +113,7 @@ def claim_idempotency_keys(wire: Wire, tasks: Sequence[EncodedTask]) -> Script[d
             "idempotency_key",
             "needs horsies 0.5 or newer. Set task_id instead with this database",
         )
-    if len({task.idempotency_digest for task in keyed}) != len(keyed):
-        raise InvalidTask("idempotency_key", "is given twice for the same task name. Use a different key for each task")
+    require_distinct_keys(keyed)
     return {
         row["id"]: EarlierTask(row["task_id"], is_same_command=row["outcome"] == "REPLAY")
         for row in (yield wire.claim_idempotency_keys(keyed))
@@ -136,11 +126,7 @@ def replay_idempotency_keys(wire: Wire, tasks: Sequence[EncodedTask]) -> Script[
     claimed = yield from claim_idempotency_keys(wire, tasks)
     for earlier in claimed.values():
         if not earlier.is_same_command:
-            raise TaskIdTaken(
-                f"The idempotency key belongs to task {earlier.task_id}, which was sent with other arguments or "
-                "options. Use another key.",
-                task_id=earlier.task_id,
-            )
+            raise key_of_other_command(earlier.task_id)
     return {task_id: earlier.task_id for task_id, earlier in claimed.items()}
 
 
@@ -151,6 +137,41 @@ def require_same_command(task: EncodedTask, found: FoundCommand) -> None:
             task_id=task.id,
             queue=task.queue_name,
         )
+
+
+def require_distinct_ids(tasks: Sequence[EncodedTask]) -> None:
+    repeated = [task_id for task_id, count in Counter(task.id for task in tasks).items() if count > 1]
+    if repeated:
+        raise InvalidTask("task_id", f"{repeated[0]} is given more than once. Nothing was sent. Use each id once")
+
+
+def require_distinct_keys(tasks: Sequence[EncodedTask]) -> None:
+    digests = [task.idempotency_digest for task in tasks if task.idempotency_digest is not None]
+    if len(set(digests)) != len(digests):
+        raise InvalidTask("idempotency_key", "is given twice for the same task name. Use a different key for each task")
+
+
+def key_of_other_command(owner: str) -> TaskIdTaken:
+    return TaskIdTaken(
+        f"The idempotency key belongs to task {owner}, which was sent with other arguments or options. Use another "
+        "key.",
+        task_id=owner,
+    )
+
+
+def key_in_use(task: EncodedTask, owner: str) -> TaskIdTaken:
+    return TaskIdTaken(
+        f"The idempotency key of {task.task_name} is already in use by task {owner}. Nothing was sent. Use another "
+        "key.",
+        task_id=owner,
+        queue=task.queue_name,
+    )
+
+
+def id_in_use(task_id: str) -> TaskIdTaken:
+    return TaskIdTaken(
+        f"A task with the id {task_id} already exists. Nothing was sent. Use another task_id.", task_id=task_id
+    )
 
 
 def _were_sent(wire: Wire, tasks: Sequence[EncodedTask]) -> Script[bool]:

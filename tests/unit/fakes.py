@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from airflow_horsies.models import Submission, TaskInstanceKey, TaskState, TaskView
+from airflow_horsies.client.rules import Item
+from airflow_horsies.models import AirflowTry, Submission, TaskInstanceKey, TaskState, TaskView
 from airflow_horsies.testing import FakeHorsies
 from airflow_horsies.testing.ledger import Row
 
@@ -43,8 +44,8 @@ def put_submissions(horsies: FakeHorsies, submissions: Iterable[Submission]) -> 
     """As if their task instances had submitted these, and nothing else."""
     horsies.ledger.rows.clear()
     for each in submissions:
-        item = (b"", each.position)
-        row = Row(each, life_key=(each.life,), item=item, slot=each.position, last_try=each.try_number)
+        tried = AirflowTry(try_number=each.try_number, clear_number=each.life)
+        row = Row(each, tried, Item(b"", each.position), slot=each.position, last_try=each.try_number)
         horsies.ledger.rows.setdefault(each.task_instance, []).append(row)
 
 

@@ -15,8 +15,8 @@ ROOMS = tuple(sorted(path.name for path in PACKAGE.iterdir() if path.name not in
 
 # The first words of a sentence, or of a part of one, that says what to do.
 IMPERATIVES = (
-    "Add|Ask|Call|Cancel|Check|Choose|Clear|Complete|Convert|Correct|Delete|Exclude|Flatten|Give|Import|Install|Leave|Let|"
-    "List|Name|Omit|Open|Pass|Raise|Read|Remove|Rename|Restart|Return|Run|See|Send|Set|Start|Stop|Supported:|Synchronise|"
+    "Add|Ask|Call|Cancel|Check|Choose|Clear|Complete|Convert|Correct|Declare|Delete|Exclude|Flatten|Give|Import|Install|"
+    "Leave|Let|List|Name|Omit|Open|Pass|Raise|Read|Remove|Rename|Restart|Return|Run|See|Send|Set|Start|Stop|Supported:|Synchronise|"
     "Try|Upgrade|Use|Wait|Write"
 )
 NEXT_STEP = re.compile(rf"(?:^|[.:;,] |{VALUE} |\n)(?i:(?:then|or|and|to \w+ it now,) )?(?i:{IMPERATIVES})(?=\W)")

@@ -54,7 +54,7 @@ def test_callback_sends_the_rendered_task(horsies: FakeHorsies, asked: list[tupl
         horsies_conn_id="horsies_alerts",
     )
     notifier(context())
-    assert sent(horsies) == [
+    assert horsies.specs("alerts.load") == [
         TaskSpec(
             task_name="alerts.load",
             kwargs={"run": "manual__1", "level": 3, "tags": ["load"]},

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from airflow_horsies.exceptions import (
     WaitTimeout,
 )
 from airflow_horsies.hook import HorsiesHook
-from airflow_horsies.models import CancelOutcome, TaskSpec, TaskState
+from airflow_horsies.models import CancelOutcome, RetryPolicy, TaskSpec, TaskState
 from airflow_horsies.testing import FakeAsyncClient, FakeClient, FakeHorsies
 from airflow_horsies.testing.async_client import FakeWaiter
 from tests.unit.fakes import INSTANCE
@@ -110,14 +111,6 @@ def test_same_on_an_event_loop(horsies: FakeHorsies) -> None:
     asyncio.run(use())
 
 
-def test_real_members_are_back_after_the_block() -> None:
-    before = {name: HorsiesHook.__dict__[name] for name in ("client", "async_client", "settings")}
-    with pytest.raises(ValueError, match="of the test"), FakeHorsies():
-        assert HorsiesHook.__dict__["client"] is not before["client"]
-        raise ValueError("of the test")
-    assert {name: HorsiesHook.__dict__[name] for name in before} == before
-
-
 @pytest.fixture
 def client(horsies: FakeHorsies) -> FakeClient:
     horsies.returns("add", 3)
@@ -136,6 +129,53 @@ def test_task_under_a_known_id_or_key_is_not_sent_again(client: FakeClient) -> N
         with pytest.raises(TaskIdTaken):
             client.enqueue_tasks([TaskSpec(task_name="add"), *specs])
     assert len(client.memory.tasks) == 2
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"queue": "other"},
+        {"priority": 3},
+        {"good_until": datetime(2030, 1, 1, tzinfo=UTC)},
+        {"retry_policy": RetryPolicy.fixed([1], auto_retry_for=["A_B"])},
+        {"delay": timedelta(seconds=1)},
+    ],
+    ids=lambda option: next(iter(option)),
+)
+@pytest.mark.parametrize("same", [{"idempotency_key": "k"}, {"task_id": ID}], ids=["key", "id"])
+def test_another_option_under_a_known_id_or_key_is_refused(client: FakeClient, same: Any, option: Any) -> None:
+    client.enqueue_task(TaskSpec(task_name="add", **same))
+    with pytest.raises(TaskIdTaken, match="with other arguments or options"):
+        client.enqueue_task(TaskSpec(task_name="add", **same, **option))
+
+
+@pytest.mark.parametrize("same", [{"idempotency_key": "k"}, {"task_id": ID}], ids=["key", "id"])
+def test_key_or_id_twice_in_one_call_is_refused_and_nothing_is_sent(client: FakeClient, same: Any) -> None:
+    twice = TaskSpec(task_name="add", **same)
+    with pytest.raises(InvalidTask):
+        client.enqueue_tasks([TaskSpec(task_name="add"), twice, twice])
+    assert client.memory.tasks == {}
+
+
+def test_page_and_states_are_checked_as_by_the_real_client(client: FakeClient) -> None:
+    for limit in (0, 2_001, "3", True):
+        with pytest.raises(InvalidTask, match="from 1 to 2000"):
+            client.list_tasks(limit=limit)  # type: ignore[arg-type]
+    task_id = client.enqueue_task(TaskSpec(task_name="slow"))
+    assert [task.id for task in client.list_tasks(states={"RUNNING"}).tasks] == [task_id]  # type: ignore[arg-type]
+    for states in ("RUNNING", {"NOPE"}):
+        for use in (client.list_tasks, partial(client.cancel_task, task_id)):
+            with pytest.raises(InvalidTask, match="states"):
+                use(states=states)  # type: ignore[arg-type]
+
+
+def test_wait_without_time_finds_no_task_ended_that_nobody_has_read(client: FakeClient) -> None:
+    first, second = (client.enqueue_task(TaskSpec(task_name="add")) for _ in range(2))
+    with pytest.raises(WaitTimeout):
+        client.wait([first], timeout_seconds=0)
+    assert client.wait([first], timeout_seconds=0)[0].state is TaskState.COMPLETED
+    assert client.read_states([second]) == {second: TaskState.COMPLETED}
+    assert client.wait([second], timeout_seconds=0)[0].state is TaskState.COMPLETED
 
 
 def test_invalid_task_is_refused_as_by_the_real_client(client: FakeClient) -> None:

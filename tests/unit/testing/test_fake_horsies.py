@@ -4,10 +4,16 @@ import inspect
 import re
 import textwrap
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowSensorTimeout, AirflowSkipException, TaskDeferred
+from airflow.providers.common.compat.sdk import (
+    AirflowFailException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+    TaskDeferred,
+)
 from airflow.sdk import DAG, task
 
 from airflow_horsies import testing
@@ -19,6 +25,7 @@ from airflow_horsies.exceptions import (
     TaskCancelled,
     TaskExpired,
     TaskFailed,
+    TaskNotFound,
 )
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.models import RetryPolicy, TaskSpec, TaskState
@@ -26,7 +33,7 @@ from airflow_horsies.notifications import HorsiesNotifier
 from airflow_horsies.operators import HorsiesBatchOperator, HorsiesCancelOperator, HorsiesOperator
 from airflow_horsies.outcomes import TaskFailedForGood, TaskTimedOut
 from airflow_horsies.sensors import HorsiesQueueSensor, HorsiesSensor
-from airflow_horsies.testing import FakeHorsies, UndeclaredTask, make_context, run_task
+from airflow_horsies.testing import FakeHorsies, ImpossibleOutcome, UndeclaredTask, make_context, run_task
 
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
 BOTH_WAYS = pytest.mark.parametrize("deferrable", [False, True], ids=["inline", "deferrable"])
@@ -124,13 +131,30 @@ def test_tries_of_airflow_count_like_retries_of_horsies(horsies: FakeHorsies) ->
 @BOTH_WAYS
 def test_task_that_expires_or_is_cancelled_fails_or_skips(horsies: FakeHorsies, deferrable: bool) -> None:
     horsies.expires("sales.load")
+    late = {"good_until": timedelta(hours=1), "deferrable": deferrable}
     with pytest.raises(TaskExpired):
-        run_task(load(deferrable=deferrable))
+        run_task(load(**late))
     with pytest.raises(AirflowSkipException):
-        run_task(load(on_expired="skip", deferrable=deferrable))
+        run_task(load(on_expired="skip", **late))
     horsies.is_cancelled("sales.load")
     with pytest.raises(TaskCancelled):
         run_task(load(deferrable=deferrable))
+
+
+def test_task_without_good_until_cannot_expire() -> None:
+    with pytest.raises(ImpossibleOutcome) as at_the_end, FakeHorsies() as horsies:
+        horsies.expires("sales.load")
+        with pytest.raises(ImpossibleOutcome):
+            run_task(load(on_expired="skip"))
+        horsies.returns("sales.load")
+        task_id = run_task(load(wait_for_completion=False))
+        horsies.expires("sales.load")
+        with pytest.raises(ImpossibleOutcome):
+            HorsiesHook().read_task(task_id)
+    assert str(at_the_end.value) == (
+        "The test declares that the horsies task 'sales.load' expires, but it was sent without good_until and so waits "
+        "for a worker forever. Set good_until where it is sent, or declare another end."
+    )
 
 
 @BOTH_WAYS
@@ -174,6 +198,72 @@ def test_items_of_a_batch_may_end_differently(horsies: FakeHorsies, deferrable: 
     horsies.fails("sales.double", "BAD_INPUT", "not that one", kwargs={"number": 1})
     with pytest.raises(BatchFailed, match=r"1 of 3 tasks did not complete.*item 1: BAD_INPUT: not that one"):
         run_task(batch)
+
+
+# -- deferring ---------------------------------------------------------------------------------------------------------
+
+
+class Unresumable:
+    """In front of an operator: its override of execute_complete is broken."""
+
+    def execute_complete(self, context: Any, event: Any) -> Any:
+        raise RuntimeError("resumed")
+
+
+class UnresumableOperator(Unresumable, HorsiesOperator):
+    pass
+
+
+class UnresumableBatch(Unresumable, HorsiesBatchOperator):
+    pass
+
+
+class Forgetful(HorsiesOperator):
+    """Keeps in memory what another process cannot know."""
+
+    def __init__(self, **base: Any) -> None:
+        super().__init__(**base)
+        self.seen: list[str] = []
+
+    def execute(self, context: Any) -> Any:
+        self.began = True
+        self.seen.append("execute")
+        context["ti"].xcom_push("begun", True)
+        return super().execute(context)
+
+    def execute_complete(self, context: Any, event: Any) -> Any:
+        value = super().execute_complete(context, event)
+        ti = context["ti"]
+        assert ti.task is self
+        return {"value": value, "kept": hasattr(self, "began"), "seen": self.seen, "xcom": ti.xcom_pull(key="begun")}
+
+
+@pytest.mark.parametrize("inline", [timedelta(0), timedelta(seconds=5)], ids=["no inline wait", "inline wait"])
+@pytest.mark.parametrize(
+    "kind", [UnresumableOperator, partial(UnresumableBatch, items=[{"a": 1}])], ids=["operator", "batch"]
+)
+def test_deferrable_task_always_goes_through_its_trigger(horsies: FakeHorsies, kind: Any, inline: timedelta) -> None:
+    horsies.returns("sales.load", 3)
+    given = {"task_id": "load", "task_name": "sales.load", "inline_wait": inline}
+    with pytest.raises(RuntimeError, match="resumed"):
+        run_task(kind(deferrable=True, **given))
+    operator = kind(deferrable=True, **given)
+    with pytest.raises(TaskDeferred):
+        operator.execute(make_context(operator))
+    assert run_task(kind(deferrable=False, **given)) in (3, [3])
+
+
+@pytest.mark.parametrize("seconds", [1, 3_600], ids=["shorter than the inline wait", "longer"])
+def test_task_in_time_is_not_timed_out_by_the_deferral(horsies: FakeHorsies, seconds: int) -> None:
+    horsies.returns("sales.load", 3)
+    assert run_task(load(deferrable=True, execution_timeout=timedelta(seconds=seconds))) == 3
+
+
+def test_task_is_resumed_as_in_another_process(horsies: FakeHorsies) -> None:
+    horsies.returns("sales.load", 3)
+    operator = Forgetful(task_id="load", task_name="sales.load", deferrable=True)
+    assert run_task(operator) == {"value": 3, "kept": False, "seen": [], "xcom": True}
+    assert operator.seen == []
 
 
 # -- other operators ---------------------------------------------------------------------------------------------------
@@ -239,6 +329,31 @@ def test_lines_of_a_task_are_in_the_log(horsies: FakeHorsies, capsys: pytest.Cap
     horsies.logs("sales.load", ["3 rows"])
     run_task(load())
     assert "[attempt 1] 3 rows" in capsys.readouterr().out
+
+
+# -- connections -------------------------------------------------------------------------------------------------------
+
+
+def test_connections_lead_to_different_databases(horsies: FakeHorsies) -> None:
+    horsies.returns("sales.load", 3)
+    task_id = run_task(load(horsies_conn_id="one", wait_for_completion=False))
+    with pytest.raises(TaskNotFound, match="has not sent it on this connection"):
+        HorsiesHook("two").read_task(task_id)
+    with pytest.raises(AirflowFailException):
+        run_task(HorsiesSensor(task_id="wait", task_ids=task_id, horsies_conn_id="two"))
+    run_task(HorsiesSensor(task_id="wait", task_ids=task_id, horsies_conn_id="one"))
+    again = TaskSpec(task_name="sales.load", task_id=task_id, kwargs={"day": "other"})
+    assert HorsiesHook("two").enqueue_task(again) == task_id
+    assert HorsiesHook("two").wait([task_id])[0].kwargs == {"day": "other"}
+
+
+def test_what_was_sent_is_in_order_for_all_connections(horsies: FakeHorsies) -> None:
+    horsies.returns("add")
+    for number, connection in enumerate(["one", "two", "one"]):
+        HorsiesHook(connection).enqueue_task(TaskSpec(task_name="add", kwargs={"n": number}))
+    assert horsies.sent("add") == [{"n": 0}, {"n": 1}, {"n": 2}]
+    assert [spec.kwargs for spec in horsies.specs("add")] == [{"n": 0}, {"n": 1}, {"n": 2}]
+    assert [task.kwargs for task in horsies.tasks("add")] == [{"n": 0}, {"n": 1}, {"n": 2}]
 
 
 # -- what is not declared ----------------------------------------------------------------------------------------------

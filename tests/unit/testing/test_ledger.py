@@ -9,10 +9,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from airflow_horsies.exceptions import InvalidTask, TaskIdTaken
+from airflow_horsies.exceptions import InvalidTask, StaleSubmission, TaskIdTaken
 from airflow_horsies.models import (
     AirflowTry,
     CancelOutcome,
+    Submission,
     SubmitOutcome,
     SubmitResult,
     TaskInstanceKey,
@@ -63,6 +64,17 @@ def seen(results: list[SubmitResult]) -> list[tuple[Any, ...]]:
     return [(each.outcome, each.state.is_terminal, each.life, each.round, each.position) for each in results]
 
 
+def shown(submissions: list[Submission]) -> list[tuple[Any, ...]]:
+    return [(each.life, each.round, each.position, each.try_number) for each in submissions]
+
+
+def shown_rows(database: Database) -> list[tuple[Any, ...]]:
+    """As the view known_submissions and read_submissions.sql show them."""
+    places = [row["position"] if row["place"] in (None, -1) else row["place"] for row in database.submissions]
+    rows = zip(database.submissions, places, strict=True)
+    return sorted((row["life"], row["round"], place, row["try_number"]) for row, place in rows)
+
+
 @settings(deadline=None, max_examples=300)
 @example(steps=[Submit(parts, False) for parts in ([0, 0, 1, 1], [0], [0, 0, 0, 1], [0, 0, 0, 0])])
 @given(steps=STEPS)
@@ -80,6 +92,7 @@ def test_submissions_are_those_of_the_real_ledger(steps: list[Submit | End]) -> 
             real = database.submit(*specs, try_number=tried.try_number, clear_number=tried.clear_number)
             fake = client.submit_tasks(specs, INSTANCE, tried)
             assert seen(fake) == seen(real)
+            assert shown(client.read_submissions(INSTANCE)) == shown_rows(database)
             assert latest_task_ids(client.read_submissions(INSTANCE)) == [each.task_id for each in fake]
         elif step.place < len(real):
             row, task_id = database.tasks[real[step.place].task_id], fake[step.place].task_id
@@ -88,6 +101,44 @@ def test_submissions_are_those_of_the_real_ledger(steps: list[Submit | End]) -> 
                 client.memory.tasks[task_id] = replace(client.memory.tasks[task_id], state=step.state)
         ended = [TaskState(task["status"]).is_terminal for task in database.tasks.values()]
         assert [task.state.is_terminal for task in client.memory.tasks.values()] == ended
+
+
+def test_earlier_try_or_life_submits_nothing() -> None:
+    client = make_client()
+    (sent,) = submit(client, spec_of(1), try_number=2)
+    with pytest.raises(StaleSubmission, match=f"is in try 1, and try 2 has already asked for task {sent.task_id}"):
+        submit(client, spec_of(1), try_number=1)
+    submit(client, spec_of(1), try_number=3, clear_number=1)
+    with pytest.raises(StaleSubmission, match="has been cleared"):
+        submit(client, spec_of(2), try_number=4)
+    assert len(client.memory.tasks) == 2
+
+
+def test_key_twice_in_one_submission_is_refused_and_nothing_changes() -> None:
+    client = make_client()
+    (before,) = submit(client, spec_of(1))
+    twice = spec_of(2, idempotency_key="k")
+    with pytest.raises(InvalidTask, match="idempotency_key"):
+        submit(client, twice, twice, try_number=2)
+    assert client.read_states([before.task_id]) == {before.task_id: TaskState.RUNNING}
+    assert latest_task_ids(client.read_submissions(INSTANCE)) == [before.task_id]
+
+
+def test_task_of_another_task_instance_is_not_released() -> None:
+    client = make_client()
+    (theirs,) = submit(client, spec_of(1), instance=OTHER)
+    assert client.release_tasks([theirs.task_id], INSTANCE) == {theirs.task_id: CancelOutcome.STILL_WANTED}
+    sent = client.enqueue_task(spec_of(2, idempotency_key="k"))
+    (shared,) = submit(client, spec_of(2, idempotency_key="k"))
+    assert shared.task_id == sent
+    assert client.release_tasks([sent], INSTANCE) == {sent: CancelOutcome.STILL_WANTED}, "who sent it still wants it"
+
+
+def test_clear_does_not_take_a_key() -> None:
+    client = make_client()
+    submit(client, spec_of(1))
+    (cleared,) = submit(client, spec_of(1, idempotency_key="k"), try_number=2, clear_number=1)
+    assert client.enqueue_task(spec_of(1, idempotency_key="k")) != cleared.task_id
 
 
 def submit(client: FakeClient, *specs: TaskSpec, instance: TaskInstanceKey = INSTANCE, **tried: int) -> Any:
@@ -101,7 +152,7 @@ def test_task_of_a_key_is_shared_and_goes_on_until_nobody_wants_it() -> None:
     assert (theirs.task_id, theirs.outcome) == (ours.task_id, SubmitOutcome.REATTACHED)
     assert client.release_tasks([ours.task_id], INSTANCE) == {ours.task_id: CancelOutcome.STILL_WANTED}
     assert client.release_tasks([ours.task_id], OTHER) == {ours.task_id: CancelOutcome.CANCELLED}
-    with pytest.raises(TaskIdTaken, match="'k' belongs to task"):
+    with pytest.raises(TaskIdTaken, match="key belongs to task"):
         submit(client, spec_of(2, idempotency_key="k"), instance=replace(OTHER, map_index=1))
 
 

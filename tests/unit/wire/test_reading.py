@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from airflow_horsies.core.paging import MAX_PAGE
 from airflow_horsies.exceptions import InvalidTask, TaskNotFound
 from airflow_horsies.models import PageCursor, TaskState
 from airflow_horsies.wire import reading
@@ -40,7 +41,7 @@ def test_page_has_a_next_one_only_if_there_is_more() -> None:
     assert (len(last.tasks), last.next) == (2, None)
 
 
-@pytest.mark.parametrize("limit", [0, -1, reading.MAX_PAGE + 1])
+@pytest.mark.parametrize("limit", [0, -1, MAX_PAGE + 1])
 def test_page_size_is_bounded(limit: int) -> None:
     with pytest.raises(InvalidTask, match="limit"):
         drive(reading.list_tasks(Wire(MOVED), limit=limit))
