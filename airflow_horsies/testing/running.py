@@ -89,7 +89,15 @@ def make_context(
         "ti": ti,
         "task_instance": ti,
         "dag": dag,
-        "dag_run": SimpleNamespace(dag_id=dag.dag_id, run_id=run_id, start_date=at, logical_date=at, clear_number=0),
+        **_values_of_run(dag.dag_id, run_id, at),
+        "params": {},
+        **values,
+    }
+
+
+def _values_of_run(dag_id: str, run_id: str, at: datetime) -> dict[str, Any]:
+    return {
+        "dag_run": SimpleNamespace(dag_id=dag_id, run_id=run_id, start_date=at, logical_date=at, clear_number=0),
         "run_id": run_id,
         "logical_date": at,
         "data_interval_start": at,
@@ -97,8 +105,6 @@ def make_context(
         "ds": f"{at:%Y-%m-%d}",
         "ds_nodash": f"{at:%Y%m%d}",
         "ts": at.isoformat(),
-        "params": {},
-        **values,
     }
 
 
@@ -115,10 +121,8 @@ def run_task(
     Render the templates of a task, execute it, run the trigger it defers to, resume it, and return its value.
 
     A deferrable operator always defers. As in Airflow, it is resumed on another copy of the task, which has kept
-    nothing that ``execute`` stored in ``self``.
-
-    It only needs Airflow's code and takes milliseconds. It does not change the task. It does not run dependencies,
-    retries and callbacks: use ``dag.test()`` for these.
+    nothing that ``execute`` stored in ``self``. This needs only Airflow's code, takes milliseconds and does not change
+    the task. It does not run dependencies, retries and callbacks: use ``dag.test()`` for these.
 
     .. code-block:: python
 
@@ -136,11 +140,7 @@ def run_task(
 
     The parameters are the same as those of :func:`make_context`.
     """
-    if not isinstance(task, BaseOperator):
-        raise TypeError(
-            f"{task.task_id} is a mapped task, but run_task runs one task instance. Run the DAG with dag.test(), or "
-            "create an operator with one item for the test."
-        )
+    _require_single(task)
     given: dict[str, Any] = {
         "logical_date": logical_date or datetime.now(UTC),
         "try_number": try_number,
@@ -157,6 +157,14 @@ def run_task(
             return process.resume_execution(left.method_name, {**(left.kwargs or {}), "event": event}, context)
         except TaskDeferred as deferral:
             left = deferral
+
+
+def _require_single(task: Any) -> None:
+    if not isinstance(task, BaseOperator):
+        raise TypeError(
+            f"{task.task_id} is a mapped task, but run_task runs one task instance. Run the DAG with dag.test(), or "
+            "create an operator with one item for the test."
+        )
 
 
 def _start_process(task: BaseOperator, first: Any, values: Mapping[str, Any]) -> tuple[BaseOperator, Any]:

@@ -560,7 +560,7 @@ def test_state_that_is_not_known_fails_only_those_who_wait_for_that_task(
         async with waiting_for(hook, ids) as (of_odd, of_plain):
             await until_listening(hook)
             await asyncio.to_thread(change, hook, "UPDATE horsies_tasks SET status = 'PONDERED' WHERE id = %s", odd)
-            with pytest.raises(WireError, match=f"task {odd} has the status 'PONDERED'"):
+            with pytest.raises(WireError, match=f"Task {odd} has the status 'PONDERED'"):
                 await all_ended(of_odd)
             await asyncio.to_thread(hook.cancel_task, plain)
             assert await all_ended(of_plain) == {plain: TaskState.CANCELLED}

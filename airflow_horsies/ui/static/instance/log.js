@@ -10,7 +10,7 @@ const MOST_LINES = 5000;
 const MAY_NOT_READ = "Your role in Airflow does not allow you to read the logs of this DAG.";
 const NOT_BEGUN = "There are no log lines until an attempt starts.";
 const NOTHING_WRITTEN =
-  "There are no log lines: the attempts have written nothing yet, or their worker does not use airflow_horsies.worker.";
+  "There are no log lines: the attempts have written none, or their worker does not use airflow_horsies.worker.";
 
 export class LogPanel {
   /** The last line that was read. */
