@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -56,4 +57,5 @@ def connection_fields(info: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def open_hook(info: Mapping[str, Any]) -> HorsiesHook:
-    return HorsiesHook("bench", connection=Connection(conn_id="bench", **connection_fields(info)))
+    fields = {**connection_fields(info), "extra": json.dumps({"namespace": "bench"})}
+    return HorsiesHook("bench", connection=Connection(conn_id="bench", **fields))
