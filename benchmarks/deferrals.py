@@ -46,7 +46,8 @@ SETTINGS = {
     "AIRFLOW__CORE__PLUGINS_FOLDER": str(HERE / "plugins"),
 }
 WORKER_APP = "napping_tasks:app"
-MORE_WORKERS = 3
+# The tasks only sleep. With fewer children they would wait for one, and their deferrals would not be quick.
+MORE_WORKERS, CHILDREN = 2, 12
 LINE_SECONDS = 20.0
 IDLE_SECONDS = 600.0
 # It ends with the trial, however that ends.
@@ -105,7 +106,10 @@ def running_stack(folder: Path) -> Iterator[EmbeddedStack]:
         info = stack.postgres.conninfo(HORSIES_DATABASE)
         for number in range(MORE_WORKERS):
             log = folder / f"worker-{number}.log"
-            open_things.enter_context(HorsiesWorker(WORKER_APP, conninfo=info, log=log, folder=folder, environ=environ))
+            worker = HorsiesWorker(
+                WORKER_APP, conninfo=info, log=log, folder=folder, environ=environ, processes=CHILDREN
+            )
+            open_things.enter_context(worker)
         yield stack
 
 
