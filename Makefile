@@ -23,7 +23,7 @@ demo: venv  ## Start Postgres, Airflow and a horsies worker with PySpark; ARGS=-
 test: lint browser  ## Run lint, all tests that are not slow, test-airflow-side and test-oldest-airflow; ARGS goes to pytest
 	@.venv/bin/python .ci/test $(ARGS)
 
-test-slow: venv  ## Run the slow tests: clusters, faults, many tasks
+test-slow: venv browser  ## Run the slow tests: clusters, faults, many tasks
 	WAITERS=50 SHORT_RUNS=200 .venv/bin/python -m pytest tests/acceptance/test_faults.py $(ARGS)
 	DEMO_DAYS=31 .venv/bin/python -m pytest tests/acceptance/test_demo.py $(ARGS)
 	WALKS=100 .venv/bin/python -m pytest tests/integration/test_state_machine.py $(ARGS)
