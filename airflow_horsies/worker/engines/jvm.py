@@ -49,6 +49,7 @@ class Jvm:
         self.folder = Path(tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}{os.getpid()}-"))
         self._lock = _lock(self.folder)
         self._process: subprocess.Popen[bytes] | None = None
+        self._is_killed = False
 
     def launch(self) -> None:
         """Start the JVM on the main thread, without waiting. The JVM ends with the thread that started it."""
@@ -103,7 +104,8 @@ class Jvm:
 
     @property
     def is_running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
+        # While another thread waits for its end, poll() does not see it.
+        return self._process is not None and not self._is_killed and self._process.poll() is None
 
     def gateway(self, timeout_seconds: float) -> Any:
         """The py4j gateway, once the JVM has reported its port."""
@@ -117,6 +119,7 @@ class Jvm:
                 del os.environ[name]
 
     def kill(self) -> None:
+        self._is_killed = True
         if self._process is not None:
             self._process.kill()
             self._process.wait()

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -90,3 +93,29 @@ def test_the_end_of_a_jvm_lets_its_folder_go(temporary: Path) -> None:
     assert made.folder.exists()
     made.kill()
     assert list(temporary.iterdir()) == []
+
+
+def test_a_jvm_is_gone_as_soon_as_it_is_killed(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one thread waits for the end of a process, poll() of another one does not see that end."""
+    java = Jvm({}, lambda level, line: None)
+    process = java._process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    is_ended = threading.Event()
+    killing = threading.Thread(target=java.kill)
+    try:
+        assert java.is_running
+        # As if the kernel took its time.
+        monkeypatch.setattr(process, "kill", lambda: is_ended.wait(30) and os.kill(process.pid, signal.SIGKILL))
+        killing.start()
+        assert wait_for(lambda: not java.is_running)
+        assert process.poll() is None
+    finally:
+        is_ended.set()
+        killing.join(30)
+    assert java.exit_code(1) == -signal.SIGKILL
+
+
+def wait_for(condition: Callable[[], bool]) -> bool:
+    give_up = time.monotonic() + 10
+    while not condition() and time.monotonic() < give_up:
+        time.sleep(0.01)
+    return condition()
