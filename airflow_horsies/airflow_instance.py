@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from airflow_horsies.borrowed import airflow as borrowed
-from airflow_horsies.core.submission import AirflowTry, TaskInstanceKey
+from airflow_horsies.core.submission import TRACE_PREFIX, AirflowTry, TaskInstanceKey
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,28 @@ def airflow_try(context: Mapping[str, Any], *, namespace: str | None = None) -> 
         run_key=run_key,
         namespace=(run_key or "").partition(" ")[2] or namespace,
         is_key_of_run=None if run_key is None else partial(_is_key_of_run, context["task_state_store"]),
+        trace_key=_trace_key(ti),
     )
+
+
+def traced_try(context: Mapping[str, Any], *, namespace: str | None = None) -> AirflowTry:
+    """What a triggerer knows of the try of a task that starts there: neither ``max_tries`` nor ``clear_number``, and
+    the task state store is out of its reach. The trace is a new one after each clear and in each DAG run, and the same
+    in a retry. Without a trace, each try counts as a life of its own."""
+    ti = context["ti"]
+    key = _trace_key(ti) or f"{TRACE_PREFIX}{ti.id}"
+    return AirflowTry(
+        try_number=ti.try_number,
+        run_started_at=context["dag_run"].start_date,
+        run_key=key,
+        namespace=namespace,
+        trace_key=key,
+    )
+
+
+def _trace_key(ti: Any) -> str | None:
+    carrier = getattr(ti, "context_carrier", None) or {}
+    return f"{TRACE_PREFIX}{carrier['traceparent']}" if carrier.get("traceparent") else None
 
 
 def instance_of(context: Mapping[str, Any]) -> TaskInstanceKey:

@@ -29,6 +29,7 @@ HorsiesError
 │   ├── DeploymentUnknown     neither a namespace nor a base URL identifies this deployment
 │   ├── NamespaceTaken        the same task instance was submitted by another Airflow deployment
 │   └── StaleSubmission       the task instance was cleared, and a newer life has submitted
+├── ChunksUnsupported     a live worker of the queue cannot run chunks
 ├── SourceError           a read of the Spark data source is invalid
 │   └── SnapshotGone          the snapshot that a DataFrame was planned on has been released
 └── WireError             a row cannot be decoded; never reported as "not found"
@@ -178,6 +179,10 @@ class NamespaceTaken(SubmissionError):
 
 class StaleSubmission(SubmissionError):
     """The task instance was cleared, and its newer life has submitted."""
+
+
+class ChunksUnsupported(HorsiesError):
+    """A live worker of the queue cannot run chunks. Nothing was sent."""
 
 
 class SourceError(HorsiesError, ValueError):

@@ -14,6 +14,7 @@ from airflow.providers.postgres.hooks import postgres as postgres_module
 from airflow.providers.postgres.hooks.postgres import PostgresHook
 
 from airflow_horsies.client.async_client import AsyncClient
+from airflow_horsies.client.batch_calls import BatchCalls
 from airflow_horsies.client.client import Client
 from airflow_horsies.client.extras import (
     OWN_EXTRAS,
@@ -38,7 +39,7 @@ from airflow_horsies.exceptions import HorsiesError
 from airflow_horsies.provider_info import CONNECTION_TYPE
 
 
-class HorsiesHook(FormerNames, PostgresHook):
+class HorsiesHook(BatchCalls, FormerNames, PostgresHook):
     """
     Use horsies through its Postgres database.
 

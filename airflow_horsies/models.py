@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from airflow_horsies.core.batch import BatchReference, BatchSpec, ItemView, SubmittedBatch
 from airflow_horsies.core.cluster import QueueDepth, RetentionClass, WorkerState, is_unserved
 from airflow_horsies.core.log import LogChunk, LogCursor, LogLine, Progress, TaskNews
 from airflow_horsies.core.paging import FailedTasks, PageCursor, TaskPage
@@ -9,6 +10,7 @@ from airflow_horsies.core.report import Report
 from airflow_horsies.core.spec import DEFAULT_QUEUE, DEFAULT_RETENTION, FOREVER, RetryPolicy, TaskSpec
 from airflow_horsies.core.submission import (
     AirflowTry,
+    OnClear,
     Submission,
     SubmitOutcome,
     SubmitResult,
@@ -38,11 +40,15 @@ __all__ = [
     "AirflowTry",
     "Attempt",
     "AttemptRecord",
+    "BatchReference",
+    "BatchSpec",
     "CancelOutcome",
     "FailedTasks",
+    "ItemView",
     "LogChunk",
     "LogCursor",
     "LogLine",
+    "OnClear",
     "PageCursor",
     "Progress",
     "QueueDepth",
@@ -53,6 +59,7 @@ __all__ = [
     "Submission",
     "SubmitOutcome",
     "SubmitResult",
+    "SubmittedBatch",
     "TaskException",
     "TaskFailure",
     "TaskInstanceKey",

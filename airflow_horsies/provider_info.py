@@ -103,7 +103,12 @@ def get_provider_info() -> dict[str, Any]:
         "operators": [{"integration-name": "Horsies", "python-modules": ["airflow_horsies.operators"]}],
         "hooks": [{"integration-name": "Horsies", "python-modules": ["airflow_horsies.hook"]}],
         "sensors": [{"integration-name": "Horsies", "python-modules": ["airflow_horsies.sensors"]}],
-        "triggers": [{"integration-name": "Horsies", "python-modules": ["airflow_horsies.triggers"]}],
+        "triggers": [
+            {
+                "integration-name": "Horsies",
+                "python-modules": ["airflow_horsies.triggers", "airflow_horsies.operators.starting"],
+            }
+        ],
         "task-decorators": [{"name": "horsies", "class-name": "airflow_horsies.decorators.horsies_task"}],
         "notifications": ["airflow_horsies.notifications.HorsiesNotifier"],
         "connection-types": [CONNECTION_TYPE],

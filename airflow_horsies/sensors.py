@@ -19,6 +19,7 @@ from airflow.providers.common.compat.sdk import (
 
 from airflow_horsies.airflow_instance import can_ask, read_state
 from airflow_horsies.client.client import Client
+from airflow_horsies.core.batch import effective_states
 from airflow_horsies.core.spec import DEFAULT_QUEUE
 from airflow_horsies.core.submission import TaskInstanceKey, latest_task_ids
 from airflow_horsies.core.task import TERMINAL_STATES, TaskState
@@ -26,13 +27,13 @@ from airflow_horsies.exceptions import HorsiesError, InvalidTask, TaskNotFound
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.operators.outcomes import describe_task, end_sentence, failure_text, plural
 from airflow_horsies.operators.rendering import integer, is_final, task_ids_of
+from airflow_horsies.operators.starting import TRIGGERER_GRACE
+from airflow_horsies.operators.worker_free import FAILED_BY_TRIGGERER, WorkerFree
 from airflow_horsies.triggers.base import HorsiesTrigger, Reason
 from airflow_horsies.triggers.holding import earliest_reschedule, mark_deferral
 from airflow_horsies.triggers.queue import HorsiesQueueTrigger, depth_of, is_open
 from airflow_horsies.triggers.sensing import HorsiesSensorTrigger, HorsiesSubmissionTrigger
 
-# The trigger applies the deadline itself. Airflow's own time-out covers a triggerer that does not run.
-TRIGGERER_GRACE = timedelta(seconds=60)
 # All deferred sensors share one event loop.
 LEAST_POLL_SECONDS = 1.0
 
@@ -107,7 +108,7 @@ class _DeferrableSensor(BaseSensorOperator):
         raise AirflowFailException(message)
 
 
-class HorsiesSensor(_DeferrableSensor):
+class HorsiesSensor(WorkerFree, _DeferrableSensor):
     """
     Wait for horsies tasks that were sent elsewhere: by their ids, or by the task instance that submitted them.
 
@@ -131,6 +132,9 @@ class HorsiesSensor(_DeferrableSensor):
         state in neither list, the sensor waits until the task instance submits again.
     :param deferrable: wait in the triggerer without a worker slot; recommended. Default: Airflow's own setting. The
         sensor then notices the end of a task at once and looks for new submissions every ``poke_interval``.
+    :param worker_free: wait in the triggerer from the start, without any worker process unless the sensor does not
+        succeed. Needs Airflow 3.3. What a triggerer cannot do is refused when the DAG is parsed, such as ``task_ids``
+        from the output of another task: give ``external_dag_id`` and ``external_task_id``.
     :param horsies_conn_id: the connection to horsies' database.
 
     Further parameters are those of every Airflow sensor: ``timeout``, ``poke_interval``, ``mode``, ``soft_fail`` …
@@ -144,6 +148,7 @@ class HorsiesSensor(_DeferrableSensor):
         "external_map_index",
     )
     ui_color = "#e8f1e4"
+    start_trigger = "airflow_horsies.operators.starting.HorsiesStartSensorTrigger"
 
     def __init__(
         self,
@@ -155,9 +160,12 @@ class HorsiesSensor(_DeferrableSensor):
         external_map_index: int | str = -1,
         allowed_states: Collection[str] = (TaskState.COMPLETED,),
         failed_states: Collection[str] | None = None,
+        worker_free: bool = False,
         **base: Any,
     ) -> None:
         super().__init__(**base)
+        self.worker_free = worker_free
+        self.deferrable = self.deferrable or worker_free
         self.task_ids: Any = task_ids
         self.external_dag_id = external_dag_id
         self.external_task_id = external_task_id
@@ -169,6 +177,7 @@ class HorsiesSensor(_DeferrableSensor):
         else:
             self.failed_states = _end_states("failed_states", failed_states)
         self._validate_untemplated()
+        self._start_from_trigger()
 
     def poke(self, context: Context) -> bool:
         try:
@@ -186,6 +195,11 @@ class HorsiesSensor(_DeferrableSensor):
         for task_id in task_ids:
             if task_id not in states:
                 client.read_task(task_id)  # raises TaskNotFound with the possible reasons
+        # A chunk counts by its items that are still requested.
+        unsettled = [
+            task_id for task_id, state in states.items() if state.is_terminal and state is not TaskState.COMPLETED
+        ]
+        states = effective_states(states, client.count_items(unsettled))
         failed = [task_id for task_id in task_ids if self._has_failed(states[task_id])]
         if failed and self._find_task_ids(client) != task_ids:
             # A clear of the other task instance cancels the old tasks as it submits new ones.
@@ -253,6 +267,25 @@ class HorsiesSensor(_DeferrableSensor):
             horsies_conn_id=self.horsies_conn_id,
             deadline=deadline,
         )
+
+    def _start_fields(self) -> dict[str, Any]:
+        if self.execution_timeout is not None:
+            raise InvalidTask("worker_free", "is not possible with an execution_timeout. Set the sensor's timeout")
+        return {
+            **{name: getattr(self, name) for name in self.template_fields},
+            "allowed_states": sorted(self.allowed_states),
+            "failed_states": sorted(
+                self.failed_states if self._by_submission else TERMINAL_STATES - self.allowed_states
+            ),
+            "poll_seconds": max(self.poke_interval, LEAST_POLL_SECONDS),
+            "horsies_conn_id": self.horsies_conn_id,
+        }
+
+    def _start_timeout(self) -> timedelta:
+        return timedelta(seconds=self.timeout) + TRIGGERER_GRACE
+
+    def _resume_failed(self, next_kwargs: Mapping[str, Any], context: Context) -> Any:
+        return super(WorkerFree, self).resume_execution(FAILED_BY_TRIGGERER, dict(next_kwargs), context)
 
     @property
     def _by_submission(self) -> bool:

@@ -25,7 +25,7 @@ RESULTS = HERE / "results.json"
 README = HERE.parent / "README.md"
 PAGE = HERE.parent / "docs" / "concepts" / "benchmarks.md"
 BEGIN, END = "<!-- figures of make bench -->", "<!-- end of figures -->"
-NAMES = ("submitting", "waking", "growth", "spark_jobs", "spark_source", "end_to_end")
+NAMES = ("submitting", "waking", "growth", "spark_jobs", "spark_source", "worker_cost", "end_to_end", "readers")
 PACKAGES = ("airflow-horsies", "horsies", "apache-airflow", "pyspark", "psycopg")
 
 

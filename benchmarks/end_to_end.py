@@ -1,4 +1,5 @@
-"""A thousand short tasks, from their sending to the last result: in one batch, as mapped tasks, and with Celery.
+"""A thousand short tasks, from their sending to the last result: in one batch, in chunks, as mapped tasks, with Celery;
+and fifty in one DAG run, with and without Airflow's workers.
 
 .venv/bin/python -m benchmarks.end_to_end [--tasks 1000] [--rounds 3] [--mapped-rounds 1]
 
@@ -20,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from airflow_horsies.embedded.airflow_api import AirflowApi
 from airflow_horsies.embedded.process import LOOPBACK
@@ -34,6 +36,8 @@ from benchmarks.peers import CELERY, Peer, peer_python
 
 HERE = Path(__file__).parent
 ENDED = ("success", "failed")
+# Items in a chunk, of Celery's chunks too.
+CHUNK = 50
 
 
 def run_seconds(api: AirflowApi, dag_id: str, number: int, count: int) -> float:
@@ -47,9 +51,9 @@ def run_seconds(api: AirflowApi, dag_id: str, number: int, count: int) -> float:
     return (ended - begun).total_seconds()
 
 
-def batch_seconds(hook: HorsiesHook, number: int, count: int) -> float:
+def batch_seconds(hook: HorsiesHook, number: int, count: int, **params: Any) -> float:
     items = [{"a": each, "b": 1} for each in range(count)]
-    operator = with_hook(HorsiesBatchOperator, hook, task_id="job", task_name="bench.add", items=items)
+    operator = with_hook(HorsiesBatchOperator, hook, task_id="job", task_name="bench.add", items=items, **params)
 
     def run() -> None:
         assert operator.execute(task_context(number)) == list(range(1, count + 1))
@@ -87,25 +91,47 @@ def measure_with_celery(hook: HorsiesHook, numbers: Iterator[int], given: argpar
         celery = open_things.enter_context(Peer("celery_peer.py", peer_python(CELERY, "redis", "packaging"), at))
         runs: dict[str, Callable[[], float]] = {
             "batch": lambda: batch_seconds(hook, next(numbers), given.tasks),
+            "chunked": lambda: batch_seconds(hook, next(numbers), given.tasks, chunk_size=CHUNK),
             "celery": lambda: celery.seconds(given.tasks),
+            "celery chunks": lambda: celery.seconds(given.tasks, CHUNK),
         }
         for run in runs.values():
             run()
         said = take_turns(runs, given.rounds)
     told(f"HorsiesBatchOperator.execute, {given.tasks:,} tasks", said["batch"])
+    told(f"… in chunks of {CHUNK}", said["chunked"])
     told("a Celery group, Redis", said["celery"])
-    return [ratio(f"batch_{given.tasks}_vs_celery", said["celery"], said["batch"])]
+    told(f"Celery's chunks of {CHUNK}", said["celery chunks"])
+    return [
+        ratio(f"batch_{given.tasks}_vs_celery", said["celery"], said["batch"]),
+        ratio(f"batch_{given.tasks}_chunked_vs_celery_group", said["celery"], said["chunked"]),
+        ratio(f"batch_{given.tasks}_chunked_vs_celery_chunks", said["celery chunks"], said["chunked"]),
+    ]
 
 
 def measure_with_airflow(api: AirflowApi, numbers: Iterator[int], given: argparse.Namespace) -> list[Figure]:
-    batches, mapped = [], []
+    said: dict[str, list[float]] = {"batch": [], "chunked": [], "mapped": []}
     run_seconds(api, "bench_batch", next(numbers), 10)
     for _ in range(given.mapped_rounds):
-        batches.append(run_seconds(api, "bench_batch", next(numbers), given.tasks))
-        told(f"a DAG run with one batch of {given.tasks:,}", batches[-1:])
-        mapped.append(run_seconds(api, "bench_mapped", next(numbers), given.tasks))
-        told(f"a DAG run with {given.tasks:,} mapped tasks", mapped[-1:])
-    return [ratio(f"batch_{given.tasks}_vs_mapped", mapped, batches)]
+        for kind, seconds in said.items():
+            seconds.append(run_seconds(api, f"bench_{kind}", next(numbers), given.tasks))
+            told(f"a DAG run of {given.tasks:,} tasks, {kind}", seconds[-1:])
+    return [
+        ratio(f"batch_{given.tasks}_vs_mapped", said["mapped"], said["batch"]),
+        ratio(f"batch_{given.tasks}_chunked_vs_mapped", said["mapped"], said["chunked"]),
+    ]
+
+
+def measure_worker_free(api: AirflowApi, numbers: Iterator[int], given: argparse.Namespace) -> list[Figure]:
+    """Fifty short tasks in one run, started and ended by the triggerer, and by workers."""
+    runs: dict[str, Callable[[], float]] = {
+        mode: lambda mode=mode: run_seconds(api, f"bench_{mode}", next(numbers), 50)  # type: ignore[misc]
+        for mode in ("worker_free", "deferrable")
+    }
+    said = take_turns(runs, given.rounds)
+    told("a DAG run with 50 worker-free tasks", said["worker_free"])
+    told("a DAG run with 50 deferrable tasks", said["deferrable"])
+    return [ratio("worker_free_run_vs_deferrable", said["deferrable"], said["worker_free"])]
 
 
 def measure(given: argparse.Namespace) -> list[Figure]:
@@ -130,11 +156,16 @@ def measure(given: argparse.Namespace) -> list[Figure]:
                 )
             )  # fmt: skip
         api = open_things.enter_context(AirflowApi(stack.airflow.base_url))
-        while api.missing_dags(["bench_batch", "bench_mapped"]):
+        dags = ["bench_batch", "bench_chunked", "bench_mapped", "bench_worker_free", "bench_deferrable"]
+        while api.missing_dags(dags):
             time.sleep(1)
         numbers = itertools.count()
         hook = open_things.enter_context(open_hook(info))
-        return [*measure_with_celery(hook, numbers, given), *measure_with_airflow(api, numbers, given)]
+        return [
+            *measure_with_celery(hook, numbers, given),
+            *measure_worker_free(api, numbers, given),
+            *measure_with_airflow(api, numbers, given),
+        ]
 
 
 if __name__ == "__main__":

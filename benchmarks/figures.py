@@ -60,7 +60,7 @@ AIMS: dict[str, Aim] = {
         "`hook.enqueue_tasks`, 20,000 tasks: tasks per second relative to one raw INSERT from unnest of the same rows",
         at_least=0.6,
     ),
-    "enqueue_many_vs_copy": Aim("… relative to COPY of the same rows"),
+    "enqueue_many_vs_copy": Aim("… relative to COPY of the same rows", at_least=0.85),
     "enqueue_many_vs_procrastinate": Aim("… relative to procrastinate's `batch_defer`", at_least=1),
     "enqueue_many_vs_pgqueuer": Aim(
         "… relative to pgqueuer's bulk `enqueue`",
@@ -68,9 +68,29 @@ AIMS: dict[str, Aim] = {
         bounded_by="a row of pgqueuer has 8 columns and no digest, one of horsies 30 columns and three digests: "
         "`raw_copy_vs_pgqueuer` is how far Postgres itself gets with those",
     ),
+    "enqueue_items_chunked_vs_pgqueuer": Aim(
+        "`hook.enqueue_items`, 20,000 items in chunks of 50: items per second relative to pgqueuer's bulk `enqueue`",
+        at_least=10,
+    ),
     "raw_copy_vs_pgqueuer": Aim(
         "COPY of the same rows of horsies, prepared beforehand, relative to pgqueuer's bulk `enqueue`"
     ),
+    "short_task_rate_vs_plain_worker": Aim(
+        "Short tasks per second of our worker relative to a plain worker of horsies with the same settings",
+        at_least=0.95,
+    ),
+    "short_task_rate_defaults_vs_plain_worker": Aim("… each with its own defaults, tasks without Spark", at_least=1.25),
+    "transactions_added_per_short_task": Aim(
+        "Transactions that our runtime adds to a short task", at_most=1, unit="transactions"
+    ),
+    "transactions_per_short_task": Aim("Transactions per short task with our worker", unit="transactions"),
+    "transactions_per_short_task_upstream": Aim("… with a plain worker", unit="transactions"),
+    "statements_per_short_task": Aim(
+        "Statements per short task with our worker, BEGIN and COMMIT included", unit="statements"
+    ),
+    "statements_per_short_task_upstream": Aim("… with a plain worker", unit="statements"),
+    "wal_bytes_per_short_task": Aim("Bytes of WAL per short task with our worker", unit="bytes"),
+    "wal_bytes_per_short_task_upstream": Aim("… with a plain worker", unit="bytes"),
     "batch_1000_vs_mapped": Aim(
         "1,000 short tasks through one `HorsiesBatchOperator`, whole DAG run: times faster than 1,000 mapped "
         "`PythonOperator`s on LocalExecutor (one round, as that takes minutes)"
@@ -78,6 +98,23 @@ AIMS: dict[str, Aim] = {
     "batch_1000_vs_celery": Aim(
         "… times faster than a Celery group of 1,000 with Redis, from sending to the last result",
         bounded_by="Celery with Redis writes nothing to disk; horsies commits each claim, start and end",
+    ),
+    "batch_1000_chunked_vs_celery_group": Aim(
+        "1,000 short tasks through one `HorsiesBatchOperator` with `chunk_size=50`: times faster than a Celery group",
+        at_least=3,
+    ),
+    "batch_1000_chunked_vs_celery_chunks": Aim("… than Celery's chunks of 50", at_least=0.5),
+    "batch_1000_chunked_vs_mapped": Aim(
+        "… whole DAG run: times faster than 1,000 mapped `PythonOperator`s on LocalExecutor (one round)", at_least=100
+    ),
+    "throughput_under_readers": Aim(
+        "Short tasks per second through a worker while three readers hold a snapshot for two minutes, relative to the "
+        "same without them",
+        at_least=0.9,
+    ),
+    "worker_free_run_vs_deferrable": Aim(
+        "50 short tasks with `worker_free=True`, whole DAG run: times faster than with `deferrable=True`, on "
+        "LocalExecutor"
     ),
     "submit_growth_1e5_vs_1e4": Aim("`hook.submit_task` with 10⁵ tasks in the database: time relative to 10⁴"),
     "submit_growth_1e6_vs_1e4": Aim("… with 10⁶", at_most=1.3),

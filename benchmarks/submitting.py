@@ -23,13 +23,17 @@ from psycopg import sql
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.models import AirflowTry, TaskInstanceKey, TaskSpec
-from airflow_horsies.wire.encoding import EncodedTask, encode_task
+from airflow_horsies.wire.encoding import Command, encode_task
 from benchmarks.databases import make_database, open_hook
 from benchmarks.figures import Figure, main, ratio, take_turns, timed, told
 from benchmarks.peers import PGQUEUER, PROCRASTINATE, Peer, peer_python
 
 UNNEST = (Path(__file__).parent / "unnest.sql").read_bytes()
-FIELDS = [field.name for field in dataclasses.fields(EncodedTask) if field.name != "id_is_given"]
+SHARED = [field.name for field in dataclasses.fields(Command)]
+OWN = [
+    *("id", "kwargs", "enqueue_sha", "command_fingerprint", "input_digest"),
+    *("idempotency_digest", "rerun_disposition", "rerun_input"),
+]
 PLURALS = {name: name for name in ("kwargs", "max_retries", "task_options")} | {
     "priority": "priorities", "delay_seconds": "delays"
 }  # fmt: skip
@@ -43,13 +47,25 @@ def specs(count: int) -> list[TaskSpec]:
 def columns(count: int) -> dict[str, list[Any]]:
     """The parameters of unnest.sql, whose names are those of the fields of a task in the plural."""
     tasks = [encode_task(spec) for spec in specs(count)]
-    return {PLURALS.get(name, f"{name}s"): [getattr(task, name) for task in tasks] for name in FIELDS}
+    columns = {name: [getattr(task.command, name) for task in tasks] for name in SHARED}
+    columns |= {name: [getattr(task, name) for task in tasks] for name in OWN}
+    return {PLURALS.get(name, f"{name}s"): values for name, values in columns.items()}
 
 
 def many(hook: HorsiesHook, count: int) -> Callable[[], float]:
     def run() -> float:
         batch = specs(count)
         return timed(lambda: hook.enqueue_tasks(batch))
+
+    return run
+
+
+def chunked(hook: HorsiesHook, count: int) -> Callable[[], float]:
+    """As many items, in chunks of 50."""
+
+    def run() -> float:
+        items = [{"a": number, "b": 1} for number in range(count)]
+        return timed(lambda: hook.enqueue_items(TaskSpec(task_name="add"), items, chunk_size=50))
 
     return run
 
@@ -97,6 +113,9 @@ def measure_many(postgres: EmbeddedPostgres, hook: HorsiesHook, info: dict[str, 
     }
     with contextlib.ExitStack() as open_things:
         connection = open_things.enter_context(psycopg.connect(**info))
+        # The worker that made the tables has stopped.
+        connection.execute("DELETE FROM horsies_worker_states")
+        connection.commit()
         peers = {}
         for name, python in pythons.items():
             postgres.create_database(f"bench_{name}")
@@ -104,6 +123,7 @@ def measure_many(postgres: EmbeddedPostgres, hook: HorsiesHook, info: dict[str, 
             peers[name] = open_things.enter_context(Peer(f"{name}_peer.py", python, at))
         runs = {
             "many": many(hook, given.tasks),
+            "chunked": chunked(hook, given.tasks),
             "unnest": unnest(connection, given.tasks),
             "copy": copy(connection, given.tasks),
             "procrastinate": lambda: peers["procrastinate"].seconds(given.tasks),
@@ -113,10 +133,15 @@ def measure_many(postgres: EmbeddedPostgres, hook: HorsiesHook, info: dict[str, 
             run()
         said = take_turns(runs, given.rounds)
     told(f"enqueue_many, {given.tasks:,} tasks", said["many"])
-    for name in ("unnest", "copy", "procrastinate", "pgqueuer"):
+    for name in ("chunked", "unnest", "copy", "procrastinate", "pgqueuer"):
         told(name, said[name])
     return [
-        *(ratio(f"enqueue_many_vs_{name}", said[name], said["many"]) for name in said if name != "many"),
+        *(
+            ratio(f"enqueue_many_vs_{name}", said[name], said["many"])
+            for name in said
+            if name not in ("many", "chunked")
+        ),
+        ratio("enqueue_items_chunked_vs_pgqueuer", said["pgqueuer"], said["chunked"]),
         ratio("raw_copy_vs_pgqueuer", said["pgqueuer"], said["copy"]),
     ]
 

@@ -48,9 +48,64 @@ def never_expire() -> Any:
     return NEVER_EXPIRE
 
 
+def template_env(*, native: bool = False) -> Any:
+    """The Jinja environment of a task whose DAG sets nothing but ``render_template_as_native_obj``."""
+    from airflow.sdk.definitions._internal.templater import create_template_env
+
+    return create_template_env(native=native)
+
+
+def task_listeners() -> list[str]:
+    """The plugins that listen to the start or the success of tasks, which only a worker reports."""
+    from airflow.sdk.listener import get_listener_manager
+
+    hooks = get_listener_manager().hook
+    found = [*hooks.on_task_instance_running.get_hookimpls(), *hooks.on_task_instance_success.get_hookimpls()]
+    # Airflow's own examples only print what they hear.
+    return sorted({impl.plugin_name for impl in found if not impl.plugin_name.startswith("airflow.example_dags.")})
+
+
+def push_result(ti: Any, value: Any, logger: Any) -> None:
+    """Store what a task returned, as a worker does at its end. Not for the thread of an event loop."""
+    task_runner._push_xcom_if_needed(value, ti, logger)
+
+
+def complete_task(ti: Any) -> None:
+    """Add to the task of a triggerer, which was serialized, what Airflow asks for when an XCom is stored."""
+    if not hasattr(ti.task, "returns_dag_result"):
+        ti.task.returns_dag_result = False
+
+
+def delete_result(ti: Any) -> None:
+    """Remove what an earlier try returned, as Airflow does when a worker starts a task."""
+    place = {"dag_id": ti.dag_id, "run_id": ti.run_id, "task_id": ti.task_id, "map_index": ti.map_index}
+    task_runner.SUPERVISOR_COMMS.send(comms.DeleteXCom(key="return_value", **place))
+
+
 def is_from_mapped(operator: Any) -> bool:
     """Whether an operator was created from a mapped one, whose arguments are already checked."""
     return bool(getattr(operator, FROM_MAPPED, False))
+
+
+def clear_with_downstream(dag_run: Any, task_id: str, map_index: int, session: Any) -> int:
+    """Clear a task instance and its downstream tasks, as Airflow's API does; returns their number.
+
+    :param dag_run: the DagRun of the session.
+    """
+    # Only server processes import the models.
+    from airflow.models.dagbag import DBDagBag
+    from airflow.models.taskinstance import find_relevant_relatives
+
+    dag = DBDagBag(load_op_links=False).get_dag_for_run(dag_run, session)
+    if dag is None or not dag.has_task(task_id):
+        return 0
+    names = {task_id} if map_index < 0 else set()
+    mapped = {(task_id, map_index)} if map_index >= 0 else set()
+    below = find_relevant_relatives(
+        names, mapped, dag=dag, run_id=dag_run.run_id, direction="downstream", session=session
+    )
+    cleared: int = dag.clear(task_ids=[*names, *mapped, *below], run_id=dag_run.run_id, session=session)
+    return cleared
 
 
 @contextmanager

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from types import FrameType
 
-from horsies.core.cli import main as run_command_line
-from horsies.core.codec.json_value import JsonValue
+from horsies import Horsies
+from horsies.core import cli
+from horsies.core.codec.json_value import JsonValue, StrictJsonError
+from horsies.core.codec.kwargs import decode_kwargs
+from horsies.core.exception_mapper import resolve_exception_error_code
 from horsies.core.models.tasks import OperationalErrorCode, OutcomeCode
+from horsies.core.utils.retry import calculate_retry_delay
 
-__all__ = ["Assignment", "JsonValue", "OperationalErrorCode", "OutcomeCode", "find_assignment", "run_command_line"]
+__all__ = [
+    "Assignment",
+    "JsonValue",
+    "OperationalErrorCode",
+    "OutcomeCode",
+    "StrictJsonError",
+    "calculate_retry_delay",
+    "decode_kwargs",
+    "find_assignment",
+    "resolve_exception_error_code",
+    "run_worker",
+]
 
 # The function of horsies.core.worker.child_runner that calls every task of a worker.
 ENTRY = "_run_task_entry"
@@ -46,3 +64,34 @@ def find_assignment() -> Assignment | None:
             )
         frame = frame.f_back
     return None
+
+
+def run_worker(*, choose_processes: Callable[[Horsies], int] | None = None) -> None:
+    """Run horsies' command line.
+
+    :param choose_processes: the number of children of a worker, when its tasks are known.
+    """
+    start = cli.worker_command
+
+    def start_with_choice(args: argparse.Namespace) -> None:
+        if choose_processes is not None:
+            # An app that cannot be loaded is reported by horsies itself.
+            with suppress(Exception):
+                args.processes = choose_processes(_load_app(args))
+        start(args)
+
+    cli.worker_command = start_with_choice
+    try:
+        cli.main()
+    finally:
+        cli.worker_command = start
+
+
+def _load_app(args: argparse.Namespace) -> Horsies:
+    app, *_ = cli.discover_app(cli._resolve_module_argument(args))
+    app.suppress_sends(True)
+    try:
+        app.import_task_modules()
+    finally:
+        app.suppress_sends(False)
+    return app

@@ -17,14 +17,16 @@ from airflow.utils.cli import action_cli, suppress_logs_and_warning
 
 from airflow_horsies.borrowed.airflow import as_server
 from airflow_horsies.cli.definition import format_cursor
+from airflow_horsies.cli.rerunning import rerun_instance
 from airflow_horsies.cli.watching import NewLines, Watch, explain_no_lines
 from airflow_horsies.client import ledger
 from airflow_horsies.client.client import Client
 from airflow_horsies.client.health import Status, check_health
 from airflow_horsies.client.waiting import wait_until_stopped
 from airflow_horsies.core.attempts import ShownAttempt, recorded_attempts
+from airflow_horsies.core.batch import ItemView
 from airflow_horsies.core.log import LogLine
-from airflow_horsies.core.submission import Submission
+from airflow_horsies.core.submission import Submission, TaskInstanceKey
 from airflow_horsies.core.task import CancelOutcome, TaskState, TaskView
 from airflow_horsies.core.values import attempt_values, line_values, to_plain
 from airflow_horsies.core.wording import describe_metrics
@@ -191,9 +193,18 @@ def _watch(args: Namespace, client: Client) -> None:
 
 
 @_command
+def horsies_items(args: Namespace, client: Client) -> None:
+    """``airflow horsies items TASK_ID``"""
+    states = {state for states in args.state for state in states} if args.state else set(TaskState)
+    items = [item for item in client.read_items(args.horsies_task_id, values=False) if item.state in states]
+    row = _item_row if args.output in TEXT_FORMATS else _item_values
+    _print([row(item) for item in items], args.output)
+
+
+@_command
 def horsies_logs(args: Namespace, client: Client) -> None:
     """``airflow horsies logs TASK_ID``"""
-    new = NewLines(client, args.horsies_task_id, attempt=args.attempt)
+    new = NewLines(client, args.horsies_task_id, attempt=args.attempt, item=args.item)
     lines: list[LogLine] = []
     is_text = args.output in TEXT_FORMATS
 
@@ -237,6 +248,18 @@ def horsies_cancel(args: Namespace, client: Client) -> None:
         case CancelOutcome.STILL_WANTED | CancelOutcome.REQUESTED:
             raise AssertionError("A cancel by id is either carried out or refused.")
     print(f"Task {args.horsies_task_id} {text}.")
+
+
+@_command
+@_audited
+def horsies_rerun(args: Namespace, client: Client) -> None:
+    """``airflow horsies rerun DAG_ID RUN_ID TASK_ID``"""
+    instance = TaskInstanceKey(dag_id=args.dag_id, run_id=args.run_id, task_id=args.task_id, map_index=args.map_index)
+    rerun = rerun_instance(client, instance, only_failed=args.failed or bool(args.item), items=args.item)
+    if args.output not in TEXT_FORMATS:
+        _print(asdict(rerun), args.output)
+        return
+    print(rerun.describe())
 
 
 def _no_such_connection(conn_id: str) -> str:
@@ -315,6 +338,33 @@ def _task_values(task: TaskView) -> dict[str, Any]:
 
 def _read_attempts(client: Client, task: TaskView) -> list[ShownAttempt]:
     return recorded_attempts(task, client.read_attempts([task.id]).get(task.id, ()))
+
+
+def _item_values(item: ItemView) -> dict[str, Any]:
+    return {
+        "item": item.number,
+        "state": item.state,
+        "tries": item.tries,
+        "started_at": item.started_at,
+        "finished_at": item.finished_at,
+        "error_code": item.error_code,
+        "error": item.message,
+        "hostname": item.hostname,
+    }
+
+
+def _item_row(item: ItemView) -> dict[str, Any]:
+    began, ended = item.started_at, item.finished_at
+    return {
+        "item": item.number,
+        "state": str(item.state),
+        "tries": item.tries,
+        "started_at": _short_time(began),
+        "duration": f"{(ended - began).total_seconds():.2f} s" if began and ended else "",
+        "error_code": item.error_code or "",
+        "error": _first_line(item.message or ""),
+        "hostname": item.hostname or "",
+    }
 
 
 def _attempt_row(attempt: ShownAttempt) -> dict[str, Any]:

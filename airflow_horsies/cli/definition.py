@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 DEFAULT_CONN_ID = "horsies_default"
 CURSOR_SEPARATOR = ","
 MAX_ATTEMPT = 2**31 - 1
+ITEM_STATES = "Only items in these states; repeatable or comma-separated"
 
 
 def get_cli_commands() -> list[GroupCommand]:
@@ -82,14 +83,41 @@ def _task_commands() -> tuple[ActionCommand, ...]:
             _arg("--watch", action="store_true", help=watch),
         ),
         _command(
+            "items",
+            "horsies_items",
+            "List the items of a chunk, which is a task that runs many items of a batch",
+            task_id,
+            _arg("--state", action="append", type=parse_states, metavar="STATE", help=ITEM_STATES),
+        ),
+        _command(
             "logs",
             "horsies_logs",
             "Print the log lines and output of a task that ran on a worker of airflow_horsies.worker",
             task_id,
             _arg("--attempt", type=parse_attempt, metavar="NUMBER", help=attempt),
+            _arg("--item", type=parse_position, metavar="NUMBER", help="Only lines of this item of a chunk"),
             _arg("--follow", "-f", action="store_true", help="Print new lines until the task ends"),
         ),
         _command("cancel", "horsies_cancel", "Cancel a task that has not ended", task_id),
+        _command(
+            "rerun",
+            "horsies_rerun",
+            "Clear a task instance and its downstream tasks, so that Airflow runs them again",
+            *_rerun_args(),
+        ),
+    )
+
+
+def _rerun_args() -> tuple[Arg, ...]:
+    failed = "Run again only the items of the batch that did not complete, and keep the values of the others"
+    item = "Run again only this item of the batch, by its position; repeatable. Other items stay as they are"
+    return (
+        _arg("dag_id", help="The id of the DAG"),
+        _arg("run_id", help="The id of the DAG run"),
+        _arg("task_id", help="The id of the Airflow task"),
+        _arg("--map-index", type=int, default=-1, metavar="INDEX", help="The map index of a mapped task"),
+        _arg("--failed", action="store_true", help=failed),
+        _arg("--item", action="append", type=parse_position, metavar="POSITION", help=item),
     )
 
 
@@ -134,6 +162,12 @@ def parse_task_id(text: str) -> str:
 def parse_attempt(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= MAX_ATTEMPT:
         raise argparse.ArgumentTypeError(f"{text!r} is not an attempt number. Use 1 for the first attempt.")
+    return int(text)
+
+
+def parse_position(text: str) -> int:
+    if not text.isdecimal() or int(text) > MAX_ATTEMPT:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a position. Use 0 for the first item.")
     return int(text)
 
 

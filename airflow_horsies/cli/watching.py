@@ -16,9 +16,10 @@ TO_LINE_START = "\r\x1b[K"
 
 
 class NewLines:
-    """Reads the lines of a task, or of one of its attempts, each line once."""
+    """Reads the lines of a task, or of one of its attempts or items, each line once."""
 
-    def __init__(self, client: Client, task_id: str, *, attempt: int | None = None) -> None:
+    def __init__(self, client: Client, task_id: str, *, attempt: int | None = None, item: int | None = None) -> None:
+        self._item = item
         self._client = client
         self._task_id = task_id
         self._attempt = attempt
@@ -31,7 +32,8 @@ class NewLines:
                 if self._attempt is not None and line.attempt > self._attempt:
                     return
                 self._seen = line.cursor
-                yield line
+                if self._item in (None, line.item):
+                    yield line
 
 
 class Watch:

@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, TypeVar
 
-from airflow_horsies.client import calls
+from airflow_horsies.client import batches, calls
 from airflow_horsies.client.calls import Call, Pause, PlainTransaction, Scope, Transaction, canonical_ids
+from airflow_horsies.client.client import Client
 from airflow_horsies.client.hub import Waiter, hub_of
 from airflow_horsies.client.pool import pool_of
 from airflow_horsies.client.settings import ClientSettings
 from airflow_horsies.client.waiting import wait_timeout
+from airflow_horsies.core.batch import BatchPlaces, BatchSpec, BatchTasks, ChunkCount, SubmittedBatch
 from airflow_horsies.core.cluster import QueueDepth, WorkerState
-from airflow_horsies.core.log import LogCursor
+from airflow_horsies.core.log import LogCursor, TaskNews
 from airflow_horsies.core.spec import TaskSpec
-from airflow_horsies.core.submission import Submission, TaskInstanceKey
+from airflow_horsies.core.submission import AirflowTry, OnClear, Submission, SubmitResult, TaskInstanceKey
 from airflow_horsies.core.task import LIVE_STATES, CancelOutcome, TaskState, TaskView
 from airflow_horsies.core.validation import require_task_id
-from airflow_horsies.ledger import cancelling
+from airflow_horsies.ledger import attempts, cancelling
+from airflow_horsies.ledger import schema as ledger_schema
 from airflow_horsies.wire import cluster, reading
 from airflow_horsies.wire.known import WireScript, writing
 
 T = TypeVar("T")
+
+# To encode or decode more tasks takes too long on an event loop that others share.
+MAX_TASKS_ON_LOOP = 200
 
 
 class AsyncClient:
@@ -40,11 +46,35 @@ class AsyncClient:
     async def enqueue_task(self, spec: TaskSpec) -> str:
         return await self.drive(calls.enqueue_task(self.scope, spec))
 
+    async def submit_tasks(
+        self, specs: Sequence[TaskSpec], task_instance: TaskInstanceKey, tried: AirflowTry
+    ) -> list[SubmitResult]:
+        if len(specs) > MAX_TASKS_ON_LOOP:
+            return await self.in_thread(lambda client: client.submit_tasks(specs, task_instance, tried))
+        return await self.drive(calls.submit_tasks(self.scope, specs, task_instance, tried))
+
+    async def submit_batch(
+        self,
+        batch: BatchSpec,
+        task_instance: TaskInstanceKey,
+        tried: AirflowTry,
+        *,
+        on_clear: OnClear | str = OnClear.ALL,
+    ) -> SubmittedBatch:
+        if len(batch.items) > MAX_TASKS_ON_LOOP:
+            return await self.in_thread(
+                lambda client: client.submit_batch(batch, task_instance, tried, on_clear=on_clear)
+            )
+        return await self.drive(batches.submit_batch(self.scope, batch, task_instance, tried, on_clear=on_clear))
+
     async def read_task(self, task_id: str) -> TaskView:
         return await self.read(partial(reading.read_task, task_id=require_task_id(task_id)))
 
     async def read_tasks(self, task_ids: Iterable[str]) -> dict[str, TaskView]:
-        return await self.read(partial(reading.read_tasks, ids=canonical_ids(task_ids)))
+        wanted = canonical_ids(task_ids)
+        if len(wanted) > MAX_TASKS_ON_LOOP:
+            return await self.in_thread(lambda client: client.read_tasks(wanted))
+        return await self.read(partial(reading.read_tasks, ids=wanted))
 
     async def read_queues(self) -> list[QueueDepth]:
         return await self.read(cluster.read_queues)
@@ -55,6 +85,24 @@ class AsyncClient:
     async def read_submissions(self, task_instance: TaskInstanceKey) -> list[Submission]:
         return await self.drive(calls.read_submissions(self.scope, task_instance))
 
+    async def read_batch(
+        self, task_instance: TaskInstanceKey, *, life: int | None = None, size: int | None = None
+    ) -> BatchPlaces:
+        return await self.drive(batches.read_batch(self.scope, task_instance, life=life, size=size))
+
+    async def read_batch_tasks(
+        self, task_instance: TaskInstanceKey, *, life: int | None = None, size: int | None = None
+    ) -> BatchTasks:
+        return await self.drive(batches.read_batch_tasks(self.scope, task_instance, life=life, size=size))
+
+    async def count_items(self, task_ids: Collection[str]) -> dict[str, ChunkCount]:
+        return await self.drive(batches.count_items(task_ids)) if task_ids else {}
+
+    async def read_news(self, seen: Mapping[str, LogCursor]) -> dict[str, TaskNews]:
+        nothing: dict[str, TaskNews] = {}
+        read = partial(ledger_schema.read_since, attempts.SINCE)
+        return await pool_of(self.settings.database).run(lambda: read(attempts.read_news(seen), nothing))
+
     async def cancel_task(self, task_id: str, *, states: Collection[TaskState] = LIVE_STATES) -> CancelOutcome:
         cancel = partial(cancelling.cancel_task_in_any_ledger, task_id=require_task_id(task_id), states=states)
         return await self.read(writing(cancel))
@@ -62,8 +110,10 @@ class AsyncClient:
     async def cancel_tasks(self, task_ids: Iterable[str]) -> dict[str, CancelOutcome]:
         return await self.drive(calls.cancel_tasks(task_ids))
 
-    async def release_tasks(self, task_ids: Iterable[str], task_instance: TaskInstanceKey) -> dict[str, CancelOutcome]:
-        return await self.drive(calls.release_tasks(self.scope, task_ids, task_instance))
+    async def release_tasks(
+        self, task_ids: Iterable[str], task_instance: TaskInstanceKey, *, life: int | None = None
+    ) -> dict[str, CancelOutcome]:
+        return await self.drive(calls.release_tasks(self.scope, task_ids, task_instance, life=life))
 
     async def wait(self, task_ids: Iterable[str], *, timeout_seconds: float | None = None) -> list[TaskView]:
         wanted = canonical_ids(task_ids)
@@ -92,6 +142,15 @@ class AsyncClient:
 
     async def read(self, make_script: WireScript[T]) -> T:
         return await pool_of(self.settings.database).run_on_wire(make_script)
+
+    async def in_thread(self, call: Callable[[Client], T]) -> T:
+        """For much data: the same call on a connection of its own, while the event loop goes on."""
+
+        def run() -> T:
+            with Client(self.settings, migrate_seconds=0) as client:
+                return call(client)
+
+        return await asyncio.to_thread(run)
 
     async def drive(self, call: Call[T]) -> T:
         try:

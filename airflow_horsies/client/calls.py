@@ -31,7 +31,7 @@ from airflow_horsies.ledger import schema as ledger_schema
 from airflow_horsies.ledger.identity import Submitter, UnknownRunKey
 from airflow_horsies.ledger.schema import Migration
 from airflow_horsies.wire import cluster, sending
-from airflow_horsies.wire.encoding import EncodedTask, encode_task
+from airflow_horsies.wire.encoding import EncodedTask, encode_task, keep_for
 from airflow_horsies.wire.known import WireScript, writing
 from airflow_horsies.wire.statements import Wire
 
@@ -143,28 +143,36 @@ def submit_tasks(
 
 def encode_tasks(scope: Scope, specs: Sequence[TaskSpec], *, numbered: bool = False) -> Call[list[EncodedTask]]:
     """Validate and encode, so that an invalid task is found before a connection is opened."""
-    sent_at = datetime.now(UTC)
-    encode = partial(_encode_task, scope.settings, sent_at=sent_at)
-    encoded = [encode(spec, number=n if numbered else None) for n, spec in enumerate(specs)]
-    without_class = [n for n, spec in enumerate(specs) if not spec.retention]
-    if not without_class:
+    encoded = _encode_all(scope.settings, specs, numbered=numbered)
+    classes: dict[str, str] = {}
+    for queue in {spec.queue for spec in specs if not spec.retention}:
+        key = yield from find_class(scope, queue)
+        if key is not None:
+            classes[queue] = key
+    if not classes:
         return encoded
+    kept = keep_for(encoded, classes)
+    return [old if spec.retention else new for spec, old, new in zip(specs, encoded, kept, strict=True)]
+
+
+def find_class(scope: Scope, queue: str) -> Call[str | None]:
+    """The retention class that the workers assign to the queue, if there is one."""
     if scope.retention_classes is None:
         scope.retention_classes = yield Transaction(cluster.read_retention_classes)
-    for n in without_class:
-        key = sending.class_of_queue(scope.retention_classes or (), specs[n].queue)
-        if key is not None:
-            encoded[n] = encode(replace(specs[n], retention=key), number=None)
-    return encoded
+    return sending.class_of_queue(scope.retention_classes or (), queue)
 
 
-def _encode_task(settings: ClientSettings, spec: TaskSpec, *, sent_at: datetime, number: int | None) -> EncodedTask:
+def _encode_all(settings: ClientSettings, specs: Sequence[TaskSpec], *, numbered: bool) -> list[EncodedTask]:
+    sent_at, max_payload_bytes = datetime.now(UTC), settings.max_payload_bytes
+    encoded: list[EncodedTask] = []
     try:
-        return encode_task(spec, max_payload_bytes=settings.max_payload_bytes, sent_at=sent_at)
+        for spec in specs:
+            encoded.append(encode_task(spec, max_payload_bytes=max_payload_bytes, sent_at=sent_at))
     except InvalidTask as error:
-        if number is None:
+        if not numbered:
             raise
-        raise InvalidTask(f"task {number}: {error.field}", error.problem) from None
+        raise InvalidTask(f"task {len(encoded)}: {error.field}", error.problem) from None
+    return encoded
 
 
 # -- what was submitted
@@ -210,7 +218,12 @@ def cancel_tasks(task_ids: Iterable[str]) -> Call[dict[str, CancelOutcome]]:
 
 
 def release_tasks(
-    scope: Scope, task_ids: Iterable[str], task_instance: TaskInstanceKey, *, try_number: int | None = None
+    scope: Scope,
+    task_ids: Iterable[str],
+    task_instance: TaskInstanceKey,
+    *,
+    try_number: int | None = None,
+    life: int | None = None,
 ) -> Call[dict[str, CancelOutcome]]:
     """Cancel tasks that no one else needs, now or as soon as horsies can record it."""
     wanted = canonical_ids(task_ids)
@@ -220,6 +233,7 @@ def release_tasks(
         task_instance=task_instance,
         task_ids=wanted,
         try_number=try_number,
+        life=life,
     )
     later = Transaction(writing(partial(release, later=True)))
     outcomes: dict[str, CancelOutcome]

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Self, TypeVar
 
-from airflow_horsies.client import calls
+from airflow_horsies.client import batches, calls
 from airflow_horsies.client.calls import Call, Pause, PlainTransaction, Scope, Transaction, canonical_ids
 from airflow_horsies.client.settings import ClientSettings
 from airflow_horsies.client.waiting import POLL_SECONDS, wait
+from airflow_horsies.core.batch import BatchPlaces, BatchSpec, ChunkCount, ItemView, SubmittedBatch
 from airflow_horsies.core.cluster import QueueDepth, RetentionClass, WorkerState
 from airflow_horsies.core.log import READ_LINES, LogCursor, LogLine, Progress, TaskNews
 from airflow_horsies.core.paging import PageCursor, TaskPage
 from airflow_horsies.core.spec import TaskSpec
-from airflow_horsies.core.submission import AirflowTry, Submission, SubmitResult, TaskInstanceKey
+from airflow_horsies.core.submission import AirflowTry, OnClear, Submission, SubmitResult, TaskInstanceKey
 from airflow_horsies.core.task import LIVE_STATES, AttemptRecord, CancelOutcome, TaskState, TaskView
 from airflow_horsies.core.validation import require_int, require_task_id
 from airflow_horsies.db.errors import is_schema_mismatch
@@ -23,7 +24,7 @@ from airflow_horsies.db.listener import Listener
 from airflow_horsies.db.session import Session
 from airflow_horsies.db.statement import Script
 from airflow_horsies.exceptions import HorsiesError, TaskNotFound
-from airflow_horsies.ledger import attempts, cancelling, submissions
+from airflow_horsies.ledger import attempts, cancelling, chunks, submissions
 from airflow_horsies.ledger import schema as ledger_schema
 from airflow_horsies.wire import cluster, reading
 from airflow_horsies.wire.known import KnownSchema, WireScript, writing
@@ -88,6 +89,19 @@ class Client:
     ) -> list[SubmitResult]:
         return self.drive(calls.submit_tasks(self.scope, list(specs), task_instance, tried))
 
+    def submit_batch(
+        self,
+        batch: BatchSpec,
+        task_instance: TaskInstanceKey,
+        tried: AirflowTry,
+        *,
+        on_clear: OnClear | str = OnClear.ALL,
+    ) -> SubmittedBatch:
+        return self.drive(batches.submit_batch(self.scope, batch, task_instance, tried, on_clear=on_clear))
+
+    def enqueue_items(self, batch: BatchSpec) -> list[str]:
+        return self.drive(batches.enqueue_items(self.scope, batch))
+
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def read_task(self, task_id: str) -> TaskView:
@@ -98,6 +112,10 @@ class Client:
 
     def read_states(self, task_ids: Iterable[str]) -> dict[str, TaskState]:
         return self.read(partial(reading.read_states, ids=canonical_ids(task_ids)))
+
+    def read_outlines(self, task_ids: Iterable[str]) -> dict[str, TaskView]:
+        """As read_tasks, without arguments and results."""
+        return self.read(partial(reading.read_tasks, ids=canonical_ids(task_ids), whole=False))
 
     def list_tasks(
         self,
@@ -145,6 +163,24 @@ class Client:
         )
         return self.read_ledger(submissions.SINCE, read, otherwise=[])
 
+    def read_batch(
+        self, task_instance: TaskInstanceKey, *, life: int | None = None, size: int | None = None
+    ) -> BatchPlaces:
+        return self.drive(batches.read_batch(self.scope, task_instance, life=life, size=size))
+
+    def count_items(self, task_ids: Collection[str]) -> dict[str, ChunkCount]:
+        return self.drive(batches.count_items(task_ids)) if task_ids else {}
+
+    def read_items_of(
+        self, refs: Sequence[tuple[str, int]], tasks: Mapping[str, TaskView], *, values: bool = True
+    ) -> list[ItemView]:
+        return self.drive(batches.read_items(refs, tasks, values=values))
+
+    def read_items(self, task_id: str, *, values: bool = True) -> Iterator[ItemView]:
+        wanted = require_task_id(task_id)
+        sizes = self.run(lambda: chunks.read_sizes([wanted]))
+        return batches.iterate_items_of_chunk(self, wanted, sizes.get(wanted), values=values)
+
     def read_attempts(self, task_ids: Iterable[str]) -> dict[str, tuple[AttemptRecord, ...]]:
         wanted = canonical_ids(task_ids)
         return self.read_ledger(attempts.SINCE, lambda: attempts.read_attempts(wanted), otherwise={})
@@ -173,6 +209,7 @@ class Client:
         poll_seconds: float = POLL_SECONDS,
         until: Callable[[Mapping[str, TaskState]], bool] | None = None,
         meanwhile: Callable[[], None] | None = None,
+        whole: bool = True,
     ) -> list[TaskView]:
         return wait(
             self,
@@ -181,6 +218,7 @@ class Client:
             poll_seconds=poll_seconds,
             until=until,
             meanwhile=meanwhile,
+            whole=whole,
         )
 
     def can_listen(self) -> bool:
@@ -198,9 +236,14 @@ class Client:
         return self.drive(calls.cancel_tasks(task_ids))
 
     def release_tasks(
-        self, task_ids: Iterable[str], task_instance: TaskInstanceKey, *, try_number: int | None = None
+        self,
+        task_ids: Iterable[str],
+        task_instance: TaskInstanceKey,
+        *,
+        try_number: int | None = None,
+        life: int | None = None,
     ) -> dict[str, CancelOutcome]:
-        return self.drive(calls.release_tasks(self.scope, task_ids, task_instance, try_number=try_number))
+        return self.drive(calls.release_tasks(self.scope, task_ids, task_instance, try_number=try_number, life=life))
 
     def carry_out_requests(self) -> int:
         """Carry out a page of requested cancels; returns the number of tasks."""

@@ -6,21 +6,26 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from airflow_horsies.client import calls
 from airflow_horsies.client.calls import PlainTransaction
 from airflow_horsies.client.client import Client
 from airflow_horsies.client.settings import ClientSettings
+from airflow_horsies.core.batch import task_of_item
+from airflow_horsies.core.log import READ_LINES, LogCursor, LogLine
 from airflow_horsies.core.paging import FailedTasks, PageCursor, TaskPage
 from airflow_horsies.core.submission import Submission, TaskInstanceKey
-from airflow_horsies.core.task import TaskState, TaskView
+from airflow_horsies.core.task import CancelOutcome, TaskState, TaskView
 from airflow_horsies.db.connection import Database
 from airflow_horsies.db.limits import Limits
 from airflow_horsies.db.session import Session
 from airflow_horsies.db.statement import Script
 from airflow_horsies.exceptions import DatabaseBusy, DatabaseError
-from airflow_horsies.ledger import latest
+from airflow_horsies.ledger import item_pages, latest
+from airflow_horsies.ledger.chunks import find_outcomes
+from airflow_horsies.ledger.item_pages import ItemOrder, PlacedItem
 from airflow_horsies.ledger.latest import Deployment, LatestIds
 from airflow_horsies.ledger.submissions import read_submissions_of_tasks
 from airflow_horsies.wire import reading
@@ -34,6 +39,9 @@ READ_SECONDS = 15
 # Cancelling a large batch takes many statements.
 ACTION_SECONDS = 120
 LIMITS = Limits(lock_seconds=3, statement_seconds=10)
+
+
+__all__ = ["ACTION_SECONDS", "READ_SECONDS", "ItemOrder", "PageClient", "PlacedItem"]
 
 
 class TimedSession(Session):
@@ -116,9 +124,17 @@ class PageClient(Client):
         life: int | None = None,
         round_: int | None = None,
         limit: int = 1,
+        in_chunks: bool | None = None,
     ) -> list[Submission]:
-        """The submissions of the task instance at a position, newest first."""
+        """The submissions of the task instance at a position, newest first.
+
+        :param in_chunks: whether the batch has chunks, if that is known.
+        """
         own = self.deployment
+        if self.read_latest_ids(key).has_chunks if in_chunks is None else in_chunks:
+            return self.run(
+                lambda: item_pages.read_item_rounds(own, key, position, life=life, round_=round_, limit=limit)
+            )
         return self._read_submissions(
             lambda: latest.read_rounds(own, key, position, life=life, round_=round_, limit=limit), []
         )
@@ -129,8 +145,66 @@ class PageClient(Client):
 
     # -- horsies' tasks ----------------------------------------------------------------------------------------------
 
-    def count_states(self, ids: LatestIds) -> dict[TaskState, int]:
-        return self.read(lambda wire: reading.count_states(wire, ids.array))
+    def count_states(self, key: TaskInstanceKey, ids: LatestIds) -> dict[TaskState, int]:
+        """The number of items by state."""
+        if not ids.has_chunks:
+            return self.read(lambda wire: reading.count_states(wire, ids.array))
+        # Before the outcomes: all outcomes of a chunk are written before it ends.
+        states, own = self.read_states(ids.task_ids), self.deployment
+        return self.run(lambda: item_pages.count_item_states(own, key, states))
+
+    def order_items(self, key: TaskInstanceKey, ids: LatestIds, order: ItemOrder) -> tuple[int, list[PlacedItem]]:
+        """The number of items in a state, or of all, and one page of them."""
+        own = self.deployment
+        if not ids.has_chunks:
+            total, shown = self.order_tasks(
+                ids,
+                sort=order.sort,
+                descending=order.descending,
+                state=order.state,
+                limit=order.limit,
+                offset=order.offset,
+            )
+            sent = {item.horsies_task_id: item for item in self.read_latest(key, ids=shown)}
+            return total, [_placed(sent[task_id]) for task_id in shown if task_id in sent]
+        if order.is_by_place:
+            first, last = _places(order, ids.count)
+            found = self.run(lambda: item_pages.page_items(own, key, first=first, last=last))
+            return ids.count, found[::-1] if order.descending else found
+        tasks = self.read_summaries(ids.task_ids)
+        return self.run(lambda: item_pages.order_items(own, key, order, tasks))
+
+    def read_items_as_tasks(
+        self, refs: Collection[tuple[str, int | None]], *, values: bool = False, message_chars: int = SUMMARY_CHARS
+    ) -> dict[tuple[str, int | None], TaskView]:
+        """The tasks of items; a chunk is shown as the task of the item."""
+        ids = {task_id for task_id, _ in refs}
+        tasks = self.read_tasks(ids) if values else self.read_summaries(ids, message_chars=message_chars)
+        in_chunks = [(task_id, number) for task_id, number in refs if number is not None]
+        outcomes = self.run(lambda: find_outcomes(in_chunks, values=values)) if in_chunks else {}
+        return {
+            (task_id, number): task_of_item(tasks[task_id], outcomes.get((task_id, number)))
+            if number is not None
+            else tasks[task_id]
+            for task_id, number in refs
+            if task_id in tasks
+        }
+
+    def read_item_lines(
+        self, submission: Submission, after: LogCursor | None = None, limit: int = READ_LINES
+    ) -> list[LogLine]:
+        """The next lines of a task, or of an item of a chunk."""
+        task_id, number = submission.horsies_task_id, submission.number
+        if number is None:
+            return self.read_lines(task_id, after=after, limit=limit)
+        return self.run(lambda: item_pages.read_item_lines(task_id, number, after or LogCursor(), limit))
+
+    def cancel_item(self, key: TaskInstanceKey, submission: Submission) -> CancelOutcome:
+        """Cancel one item of a chunk."""
+        own, task_id, number = self.deployment, submission.horsies_task_id, submission.number or 0
+        return self.write(
+            partial(item_pages.cancel_item, deployment=own, task_instance=key, task_id=task_id, number=number)
+        )
 
     def order_tasks(
         self, ids: LatestIds, *, sort: str, descending: bool, state: TaskState | None, limit: int, offset: int
@@ -164,3 +238,20 @@ class PageClient(Client):
             return session.run(step.make_script)
         finally:
             session.close()
+
+
+def _placed(submission: Submission) -> PlacedItem:
+    return PlacedItem(
+        place=submission.position,
+        life=submission.life,
+        round=submission.round,
+        task_id=submission.horsies_task_id,
+        number=None,
+    )
+
+
+def _places(order: ItemOrder, count: int) -> tuple[int, int]:
+    """The first and the last place of a page."""
+    if not order.descending:
+        return order.offset, order.offset + order.limit - 1
+    return count - order.offset - order.limit, count - order.offset - 1

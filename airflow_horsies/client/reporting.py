@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum, auto
 from functools import partial
 from typing import Any, TypeVar
 
+from airflow_horsies.core.item import ItemOutcome
 from airflow_horsies.core.log import LogChunk, Progress
 from airflow_horsies.core.report import Report
 from airflow_horsies.db.connection import Database
 from airflow_horsies.db.limits import LIMITS
 from airflow_horsies.db.session import Session
-from airflow_horsies.db.statement import Script
-from airflow_horsies.ledger import attempts, reports
+from airflow_horsies.db.statement import Row, Script
+from airflow_horsies.ledger import attempts, items, reports
 from airflow_horsies.ledger import schema as ledger_schema
 from airflow_horsies.ledger.cancelling import CANCELS_AT_ONCE, carry_out_requests
 from airflow_horsies.ledger.pruning import PRUNE_AFTER, PrunedPage, PruneRule, prune_page
@@ -29,12 +30,16 @@ T = TypeVar("T")
 
 __all__ = [
     "PRUNE_AFTER",
+    "AttemptNews",
     "BegunAttempt",
+    "BegunChunk",
+    "ChunkNews",
+    "Claim",
+    "ClaimState",
     "EndedAttempt",
     "PruneRule",
     "PrunedPage",
-    "Claim",
-    "ClaimState",
+    "StartedAttempt",
     "WorkerClient",
 ]
 
@@ -57,12 +62,23 @@ class ClaimState(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StartedAttempt:
+    """Who runs an attempt, and since when."""
+
+    claim: Claim
+    hostname: str
+    pid: int
+    started_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BegunAttempt:
-    """The number of a started attempt, its lines already written, and its deadline."""
+    """The number of a started attempt, the lines of its earlier runs, its deadline, and whether it may continue."""
 
     number: int
     lines_written: int
     good_until: datetime | None
+    state: ClaimState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +92,48 @@ class EndedAttempt:
     metrics: Mapping[str, Any] | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BegunChunk:
+    """
+    What an attempt of a chunk must know before it runs an item.
+
+    :param number: the number of the attempt.
+    :param recorded: the outcomes by number of the items that already have one.
+    :param dropped: the numbers of the items that must not be started.
+    """
+
+    number: int
+    good_until: datetime | None
+    recorded: Mapping[int, str]
+    dropped: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkNews:
+    """Whether an attempt of a chunk may continue, and which items must not be started any more."""
+
+    claim: ClaimState
+    dropped: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptNews:
+    """What there is to write of an attempt."""
+
+    lines: Sequence[LogChunk] = ()
+    progress: Progress | None = None
+    ended: EndedAttempt | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.lines or self.progress or self.ended)
+
+    def after(self, lines_written: int, *, number: int) -> AttemptNews:
+        """The news of an attempt with this number, whose lines follow those already written."""
+        lines = [replace(chunk, first_number=chunk.first_number + lines_written) for chunk in self.lines]
+        progress = None if self.progress is None else replace(self.progress, attempt=number)
+        return replace(self, lines=lines, progress=progress)
+
+
 class WorkerClient:
     """One connection of a worker child, with time limits; ``asked_at`` is when it started to wait for an answer."""
 
@@ -83,9 +141,14 @@ class WorkerClient:
         self.session = Session(database, limits=LIMITS if is_limited else None)
         self.asked_at: float | None = None
         self._wire: Wire | None = None
+        self._supports_chunks = False
 
     def close(self) -> None:
         self.session.close()
+
+    def forget_schema(self) -> None:
+        """Detect the schema of horsies again before the next statement."""
+        self._wire = None
 
     def hang_up(self) -> None:
         """End a wait for an answer; called from another thread."""
@@ -106,52 +169,61 @@ class WorkerClient:
 
         return self._run(find)
 
-    def begin_attempt(self, claim: Claim, *, hostname: str, pid: int, started_at: datetime) -> BegunAttempt | None:
-        """Record the start of an attempt; None if the task no longer belongs to this worker."""
+    def begin_attempt(self, started: StartedAttempt, news: AttemptNews) -> BegunAttempt | None:
+        """Record the start of an attempt and its first news; None if the task no longer belongs to this worker.
+
+        The lines of the news are numbered from 1, and the number of the attempt in its progress is not read.
+        """
         wire = self._known_wire()
+        claim = started.claim
 
         def begin() -> Script[BegunAttempt | None]:
-            rows = yield wire.read_running_task(claim.task_id, claim.worker_id, claim.claimed_at)
+            rows = yield wire.find_claimed_tasks([_values(claim)])
             if not rows:
                 return None
-            number = int(rows[0]["retry_count"] or 0) + 1
+            number = _number(rows[0])
             yield from attempts.commit_lazily()
             lines = yield from attempts.begin_attempt(
-                claim.task_id, number, worker_id=claim.worker_id, hostname=hostname, pid=pid, started_at=started_at
+                claim.task_id,
+                number,
+                worker_id=claim.worker_id,
+                hostname=started.hostname,
+                pid=started.pid,
+                started_at=started.started_at,
             )
-            return BegunAttempt(number=number, lines_written=lines, good_until=rows[0]["good_until"])
+            yield from _write(claim.task_id, number, news.after(lines, number=number))
+            return BegunAttempt(
+                number=number, lines_written=lines, good_until=rows[0]["good_until"], state=_state(rows[0]["status"])
+            )
 
         return self._run(begin)
 
-    def report_attempt(
-        self,
-        task_id: str,
-        number: int,
-        *,
-        lines: Sequence[LogChunk],
-        progress: Progress | None,
-        ended: EndedAttempt | None,
-    ) -> None:
+    def report_attempt(self, task_id: str, number: int, news: AttemptNews) -> None:
         """Write the news of an attempt in one transaction."""
 
         def report() -> Script[None]:
             yield from attempts.commit_lazily()
-            if lines:
-                yield from attempts.append_lines(task_id, number, lines)
-            if progress is not None and ended is None:
-                yield from attempts.write_progress(task_id, progress)
-            if ended is not None:
-                yield from attempts.end_attempt(
-                    task_id,
-                    number,
-                    finished_at=ended.finished_at,
-                    outcome=ended.outcome,
-                    error_code=ended.error_code,
-                    error_message=ended.error_message,
-                    metrics=ended.metrics,
-                )
+            yield from _write(task_id, number, news)
 
         self._run(report)
+
+    def record_completed(self, completed: Sequence[tuple[StartedAttempt, datetime]]) -> None:
+        """Record attempts that succeeded without news, each with its end; all by the same process.
+
+        horsies may have ended their tasks meanwhile. Tasks that no longer belong to this worker are omitted.
+        """
+        wire = self._known_wire()
+        by_task = {started.claim.task_id: (started, finished_at) for started, finished_at in completed}
+
+        def record() -> Script[None]:
+            rows = yield wire.find_claimed_tasks([_values(started.claim) for started, _ in by_task.values()])
+            found = [_completed(row, *by_task[row["id"]]) for row in rows]
+            if found:
+                started = completed[0][0]
+                yield from attempts.commit_lazily()
+                yield from attempts.record_attempts(found, hostname=started.hostname, pid=started.pid)
+
+        self._run(record)
 
     def read_claim(self, claim: Claim) -> ClaimState:
         wire = self._known_wire()
@@ -163,6 +235,55 @@ class WorkerClient:
             return ClaimState.HELD if rows else ClaimState.LOST
 
         return self._run(read)
+
+    # -- chunks --------------------------------------------------------------------------------------------------------
+
+    def begin_chunk(self, claim: Claim) -> BegunChunk | None:
+        """What earlier attempts have left; None if the task no longer belongs to this worker."""
+        wire = self._known_wire()
+        if not self._supports_chunks:
+            self._run(items.require_chunks)
+            self._supports_chunks = True
+
+        def begin() -> Script[BegunChunk | None]:
+            rows = yield wire.read_running_task(claim.task_id, claim.worker_id, claim.claimed_at)
+            recorded = yield from items.read_recorded(claim.task_id)
+            dropped = yield from items.read_dropped(claim.task_id)
+            if not rows:
+                return None
+            return BegunChunk(
+                number=int(rows[0]["retry_count"] or 0) + 1,
+                good_until=rows[0]["good_until"],
+                recorded=recorded,
+                dropped=dropped,
+            )
+
+        return self._run(begin)
+
+    def report_items(self, claim: Claim, ended: Sequence[ItemOutcome]) -> ChunkNews:
+        """Write outcomes durably, only while the worker has the claim. Nothing is written without it."""
+        wire = self._known_wire()
+
+        def report() -> Script[ChunkNews]:
+            rows = yield wire.lock_running_task(claim.task_id, claim.worker_id, claim.claimed_at)
+            dropped = yield from items.read_dropped(claim.task_id)
+            if not rows:
+                cancelled = yield from attempts.is_cancel_requested(claim.task_id)
+                return ChunkNews(claim=ClaimState.CANCELLED if cancelled else ClaimState.LOST)
+            if ended:
+                yield from items.record_items(claim.task_id, ended)
+            return ChunkNews(claim=ClaimState.HELD, dropped=dropped)
+
+        return self._run(report)
+
+    def record_worker(self, *, hostname: str, pid: int, release: str, features: Collection[str]) -> bool:
+        """Record what a worker can do; False if the tables are too old for it."""
+
+        def record() -> Script[bool]:
+            yield from attempts.commit_lazily()
+            return (yield from items.record_worker(hostname=hostname, pid=pid, release=release, features=features))
+
+        return self._run(record)
 
     # -- housekeeping --------------------------------------------------------------------------------------------------
 
@@ -209,3 +330,49 @@ class WorkerClient:
             self._run(ledger_schema.create, pipelined=False)
             self._wire = Wire(self._run(detect_schema))
         return self._wire
+
+
+def _values(claim: Claim) -> tuple[str, str, datetime | None]:
+    return claim.task_id, claim.worker_id, claim.claimed_at
+
+
+def _number(row: Row) -> int:
+    """horsies counts a retry when an attempt has ended and another follows."""
+    return int(row["retry_count"] or 0) + 1
+
+
+def _state(status: str) -> ClaimState:
+    match status:
+        case "RUNNING":
+            return ClaimState.HELD
+        case "CANCELLED":
+            return ClaimState.CANCELLED
+    return ClaimState.LOST
+
+
+def _completed(row: Row, started: StartedAttempt, finished_at: datetime) -> attempts.CompletedAttempt:
+    return attempts.CompletedAttempt(
+        task_id=row["id"],
+        number=_number(row),
+        worker_id=started.claim.worker_id,
+        started_at=started.started_at,
+        finished_at=finished_at,
+    )
+
+
+def _write(task_id: str, number: int, news: AttemptNews) -> Script[None]:
+    if news.lines:
+        yield from attempts.append_lines(task_id, number, news.lines)
+    ended = news.ended
+    if ended is not None:
+        yield from attempts.end_attempt(
+            task_id,
+            number,
+            finished_at=ended.finished_at,
+            outcome=ended.outcome,
+            error_code=ended.error_code,
+            error_message=ended.error_message,
+            metrics=ended.metrics,
+        )
+    elif news.progress is not None:
+        yield from attempts.write_progress(task_id, news.progress)

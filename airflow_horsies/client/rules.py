@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from airflow_horsies.ledger.identity import Item, Submitter, UnknownRunKey, continues_life, items_of
+from airflow_horsies.ledger.identity import (
+    NO_LONGER_REQUESTED,
+    Item,
+    Submitter,
+    UnknownRunKey,
+    continues_life,
+    follows_success,
+    is_of_same_try,
+    items_of,
+)
+from airflow_horsies.ledger.repairing import repairs_by_setting
 from airflow_horsies.ledger.rounds import needs_next_round
 from airflow_horsies.ledger.sharing import key_of_other_work
 from airflow_horsies.ledger.submitting import make_result, require_derived_ids
@@ -19,13 +29,16 @@ from airflow_horsies.wire.sending import (
 )
 
 __all__ = [
+    "NO_LONGER_REQUESTED",
     "EncodedTask",
     "FoundCommand",
     "Item",
     "Submitter",
     "UnknownRunKey",
     "continues_life",
+    "follows_success",
     "id_in_use",
+    "is_of_same_try",
     "is_same_command",
     "items_of",
     "key_in_use",
@@ -34,6 +47,7 @@ __all__ = [
     "make_result",
     "needs_next_round",
     "not_to_be_cancelled",
+    "repairs_by_setting",
     "require_derived_ids",
     "require_distinct_ids",
     "require_distinct_keys",

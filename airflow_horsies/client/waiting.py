@@ -42,6 +42,7 @@ class Waiting(Protocol):
     def settings(self) -> ClientSettings: ...
     def read(self, make_script: WireScript[dict[str, TaskState]], /) -> dict[str, TaskState]: ...
     def read_tasks(self, task_ids: Sequence[str], /) -> dict[str, TaskView]: ...
+    def read_outlines(self, task_ids: Sequence[str], /) -> dict[str, TaskView]: ...
     def read_attempts(self, task_ids: Collection[str], /) -> dict[str, tuple[AttemptRecord, ...]]: ...
     def carry_out_requests(self) -> int: ...
 
@@ -54,9 +55,13 @@ def wait(
     poll_seconds: float,
     until: Callable[[Mapping[str, TaskState]], bool] | None,
     meanwhile: Callable[[], None] | None,
+    whole: bool = True,
 ) -> list[TaskView]:
     """Return the tasks in the given order, once all have ended or ``until`` is true for the states of the ended ones;
-    WaitTimeout after the timeout."""
+    WaitTimeout after the timeout.
+
+    :param whole: with arguments and results.
+    """
     deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
     remaining = _Remaining(client, wanted, until)
     backoff = Backoff(FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS)
@@ -80,7 +85,7 @@ def wait(
                     backoff.reset()
         except TRANSIENT_ERRORS as error:
             time.sleep(_retry_pause(error, backoff.next_pause(), deadline))
-    found = client.read_tasks(wanted)
+    found = client.read_tasks(wanted) if whole else client.read_outlines(wanted)
     return [found[task_id] for task_id in wanted]
 
 

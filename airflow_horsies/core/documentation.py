@@ -10,8 +10,11 @@ DOCUMENTED_CODES = frozenset(
     {
         "BAD_INPUT",
         "BROKER_ERROR",
+        "CHUNKS_UNSUPPORTED",
         "GOOD_UNTIL_PASSED",
+        "ITEMS_FAILED",
         "NO_TYPE_AVAILABLE",
+        "OUTCOMES_UNAVAILABLE",
         "PYDANTIC_HYDRATION_ERROR",
         "PYTHON_UDF_ERROR",
         "PYTHON_WORKER_LOST",

@@ -13,23 +13,25 @@ READ_LINES_OF_ALL = 10_000
 
 @dataclass(frozen=True, slots=True)
 class LogChunk:
-    """Consecutive lines of an attempt with the same time and level; no line contains a line break."""
+    """Consecutive lines of an attempt with the same time, level and item; no line contains a line break."""
 
     first_number: int
     logged_at: datetime
     level: str
     lines: Sequence[str]
+    item: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogLine:
-    """A line that an attempt logged or printed."""
+    """A line that an attempt logged or printed; ``item`` is the number of the item of a chunk that wrote it."""
 
     attempt: int
     number: int
     logged_at: datetime
     level: str
     text: str
+    item: int | None = None
 
     @property
     def cursor(self) -> LogCursor:

@@ -10,7 +10,10 @@ from operator import attrgetter
 
 from airflow_horsies.core.task import TaskState
 from airflow_horsies.core.validation import require_int, require_text
-from airflow_horsies.exceptions import TaskNotFound
+from airflow_horsies.exceptions import InvalidTask, TaskNotFound
+
+# Never change this value: keys with it are in databases.
+TRACE_PREFIX = "trace "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,8 @@ class AirflowTry:
     :param is_key_of_run: whether a key that another try recorded also belongs to this run: two tries that start at the
         same time may each create a key. Returns None if Airflow does not know.
     :param run_keys: the answers so far.
+    :param trace_key: a value that Airflow keeps with the task instance until it is cleared. A triggerer knows no other:
+        it is then the ``run_key``, too.
     """
 
     try_number: int
@@ -57,6 +62,7 @@ class AirflowTry:
     namespace: str | None = None
     is_key_of_run: Callable[[str], bool | None] | None = field(default=None, compare=False, repr=False)
     run_keys: Mapping[str, bool | None] = field(default_factory=dict, compare=False, repr=False)
+    trace_key: str | None = None
 
     def __post_init__(self) -> None:
         require_int("try_number", self.try_number, 1, 2**31 - 1)
@@ -66,6 +72,11 @@ class AirflowTry:
         """The same try, with the answer whether the key belongs to its run."""
         answer = None if self.is_key_of_run is None else self.is_key_of_run(key)
         return replace(self, run_keys={**self.run_keys, key: answer})
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether only the trace distinguishes its life, because neither clears nor the key of the run are known."""
+        return self.trace_key is not None and self.run_key == self.trace_key
 
     @property
     def life_key(self) -> tuple[str | int | None, ...]:
@@ -81,6 +92,28 @@ class SubmitOutcome(StrEnum):
     SENT = "SENT"
     REATTACHED = "REATTACHED"
     ADOPTED = "ADOPTED"
+    # It did not complete, and a repair of single items did not ask for it.
+    KEPT = "KEPT"
+
+
+class OnClear(StrEnum):
+    """What the first submission after a clear sends: all items, or only those that did not complete."""
+
+    ALL = "all"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepairRequest:
+    """A request to run again, after the next clear, only what did not complete.
+
+    :param life: the life whose completed items are kept.
+    :param items: the number of items that were asked for; None for all that did not complete.
+    """
+
+    id: int
+    life: int
+    items: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +135,8 @@ class Submission:
     is_latest: bool = True
     # The deployment that submitted; empty if it has no address.
     base_url: str = ""
+    # Of an item in its chunk, if the submission is that of an item.
+    number: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +149,21 @@ class SubmitResult:
     life: int
     round: int
     position: int = 0
+
+
+def require_on_clear(value: OnClear | str) -> OnClear:
+    if value not in list(OnClear):
+        raise InvalidTask("on_clear", f"must be 'all' or 'failed', not {value!r}")
+    return OnClear(value)
+
+
+def is_lost(failures: int, *, allowed: int, kept: int = 0) -> bool:
+    """Whether a batch has failed before all its items have ended, so that the others need not be waited for.
+
+    :param kept: items that did not complete and that a repair of single items left as they are. If they alone are too
+        many, the batch fails in any case, after the items that were asked for have run.
+    """
+    return failures > allowed >= kept
 
 
 def latest_task_ids(submissions: Iterable[Submission]) -> list[str]:

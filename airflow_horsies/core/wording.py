@@ -57,6 +57,16 @@ def one_line(text: str) -> str:
     return line if len(line) <= MAX_MESSAGE_CHARS else f"{line[: MAX_MESSAGE_CHARS - 1]}…"
 
 
+def failure_message(task: TaskView) -> str:
+    """Why a task did not complete, without its code."""
+    failure = task.result.error if task.result else None
+    message = (failure.message if failure else None) or task.failed_reason or task.state.lower()
+    exception = failure.exception if failure else None
+    if exception is not None and exception.message and exception.message not in message:
+        return f"{exception.type}: {exception.message}"
+    return message
+
+
 def _when_and_where(attempt: ShownAttempt) -> str:
     seconds = attempt.duration_seconds
     if attempt.source is Source.HORSIES:

@@ -31,10 +31,12 @@ class HorsiesWorker:
         ``HORSIES_DATABASE_URL``, not on a command line.
     :param log: the log file.
     :param folder: the working directory; modules in it can be imported.
-    :param processes: the number of children that run tasks; 1 for Spark, as a crash of one child ends all of them.
+    :param processes: the number of children that run tasks; 1 for Spark, as a crash of one child ends all of them. None
+        leaves it to the command.
     :param environ: more environment variables.
     :param python: the interpreter of an environment with horsies.
-    :param command: HORSIES_WORKER, or SPARK_WORKER with defaults for Spark.
+    :param command: HORSIES_WORKER, or SPARK_WORKER with our own defaults.
+    :param options: more options of the command.
     """
 
     def __init__(
@@ -44,11 +46,12 @@ class HorsiesWorker:
         conninfo: Mapping[str, Any],
         log: Path,
         folder: Path,
-        processes: int = 1,
+        processes: int | None = 1,
         environ: Mapping[str, str] | None = None,
         python: Path = Path(sys.executable),
         loglevel: str = "INFO",
         command: Sequence[str] = HORSIES_WORKER,
+        options: Sequence[str] = (),
     ) -> None:
         self._conninfo = dict(conninfo)
         self._started_at: object = None
@@ -57,7 +60,8 @@ class HorsiesWorker:
             "The horsies worker",
             [
                 *(str(python), "-m", *command, app),
-                *("--processes", str(processes), "--loglevel", loglevel),
+                *(() if processes is None else ("--processes", str(processes))),
+                *("--loglevel", loglevel, *options),
             ],
             log=log,
             environ=inherited_environ() | {DATABASE_URL: url} | dict(environ or {}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -41,6 +42,33 @@ def begin_attempt(
     return lines
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletedAttempt:
+    """An attempt that succeeded without anything to report while it ran."""
+
+    task_id: str
+    number: int
+    worker_id: str
+    started_at: datetime
+    finished_at: datetime
+
+
+def record_attempts(ended: Sequence[CompletedAttempt], *, hostname: str, pid: int) -> Script[None]:
+    """Record start and end of attempts of different tasks."""
+    yield Statement(
+        sql_text(PACKAGE, "record_attempts"),
+        {
+            "hostname": hostname,
+            "pid": pid,
+            "ids": [attempt.task_id for attempt in ended],
+            "attempts": [attempt.number for attempt in ended],
+            "worker_ids": [attempt.worker_id for attempt in ended],
+            "started_ats": [attempt.started_at for attempt in ended],
+            "finished_ats": [attempt.finished_at for attempt in ended],
+        },
+    )
+
+
 def end_attempt(
     task_id: str,
     attempt: int,
@@ -75,17 +103,20 @@ def read_attempts(task_ids: Collection[str]) -> Script[dict[str, tuple[AttemptRe
 
 
 def append_lines(task_id: str, attempt: int, chunks: Sequence[LogChunk]) -> Script[None]:
-    yield Statement(
-        sql_text(PACKAGE, "append_lines"),
-        {
-            "horsies_task_id": task_id,
-            "attempt": attempt,
-            "first_numbers": [chunk.first_number for chunk in chunks],
-            "logged_ats": [chunk.logged_at for chunk in chunks],
-            "levels": [chunk.level for chunk in chunks],
-            "texts": ["\n".join(chunk.lines) for chunk in chunks],
-        },
-    )
+    columns: dict[str, Any] = {
+        "horsies_task_id": task_id,
+        "attempt": attempt,
+        "first_numbers": [chunk.first_number for chunk in chunks],
+        "logged_ats": [chunk.logged_at for chunk in chunks],
+        "levels": [chunk.level for chunk in chunks],
+        "texts": ["\n".join(chunk.lines) for chunk in chunks],
+    }
+    items = [chunk.item for chunk in chunks]
+    if any(item is not None for item in items):
+        yield Statement(sql_text(PACKAGE, "append_item_lines"), {**columns, "items": items})
+    else:
+        # Workers also write to tables of an older version, which have no items.
+        yield Statement(sql_text(PACKAGE, "append_lines"), columns)
 
 
 def read_news(seen: Mapping[str, LogCursor], *, limit: int | None = None) -> Script[dict[str, TaskNews]]:
@@ -102,7 +133,7 @@ def read_news(seen: Mapping[str, LogCursor], *, limit: int | None = None) -> Scr
     for row in rows:
         task_lines = lines.setdefault(row["horsies_task_id"], [])
         if row["attempt"] is not None:
-            task_lines.append(_decode_line(row))
+            task_lines.append(decode_line(row))
         if row["progress_attempt"] is not None and row["horsies_task_id"] not in progress:
             progress[row["horsies_task_id"]] = _decode_progress({**row, "attempt": row["progress_attempt"]})
     return {
@@ -136,13 +167,14 @@ def is_cancel_requested(task_id: str) -> Script[bool]:
     return requested
 
 
-def _decode_line(row: Row) -> LogLine:
+def decode_line(row: Row) -> LogLine:
     return LogLine(
         attempt=row["attempt"],
         number=row["line_number"],
         logged_at=row["logged_at"].astimezone(UTC),
         level=row["level"],
         text=row["line"],
+        item=row["item"],
     )
 
 

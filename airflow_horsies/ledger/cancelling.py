@@ -74,18 +74,22 @@ def release_tasks(
     task_ids: Collection[str],
     *,
     try_number: int | None = None,
+    life: int | None = None,
     later: bool = False,
 ) -> Script[dict[str, CancelOutcome]]:
     """Release the tasks of a task instance and cancel those that no one else needs. Works with a ledger of any version,
     at once or, if horsies cannot record a cancelled task now, later.
 
     :param try_number: the try that releases the tasks; it does nothing if a later try needs them.
+    :param life: the life that releases the tasks; it does nothing if a later life has taken one over.
     :param later: only record the request, for many tasks or if horsies cannot record a cancel now.
     """
     version = yield from read_version()
     if version < SINCE:
         return (yield from cancel_tasks_and_signal(wire, task_ids, has_signals=version > 0))
-    if try_number is not None and (yield from _has_later_try(namespace, task_instance, task_ids, try_number)):
+    if (try_number, life) != (None, None) and (
+        yield from _has_later_try(namespace, task_instance, task_ids, try_number, life)
+    ):
         return dict.fromkeys(task_ids, CancelOutcome.STILL_WANTED)
     if wire.schema.worker_has_started and not later:
         return (yield from cancel_unless_shared(wire, namespace, task_instance, task_ids))
@@ -93,15 +97,20 @@ def release_tasks(
 
 
 def _has_later_try(
-    namespace: str, task_instance: TaskInstanceKey, task_ids: Collection[str], try_number: int
+    namespace: str,
+    task_instance: TaskInstanceKey,
+    task_ids: Collection[str],
+    try_number: int | None,
+    life: int | None,
 ) -> Script[bool]:
     yield from lock_task_instance(namespace, task_instance)
     (row,) = yield Statement(
         sql_text(PACKAGE, "find_later_try"),
         {
             **key_of(namespace, task_instance),
-            "horsies_task_id": next(iter(task_ids), None),
+            "ids": sorted(task_ids),
             "try_number": try_number,
+            "life": life,
         },
     )
     return bool(row["is_there"])

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum, auto
 
-from airflow_horsies.core.submission import AirflowTry, TaskInstanceKey
+from airflow_horsies.core.submission import TRACE_PREFIX, AirflowTry, TaskInstanceKey
+from airflow_horsies.core.task import TaskState
 from airflow_horsies.db.statement import Row, Rows
 from airflow_horsies.exceptions import NamespaceTaken, StaleSubmission
 from airflow_horsies.ledger.submissions import key_of
@@ -18,6 +19,8 @@ from airflow_horsies.wire.encoding import EncodedTask
 
 # Never change this value: ids derived from it are in databases.
 TASK_ID_NAMESPACE = uuid.UUID("5d1a0f0e-7f0c-5b39-9c58-0a8f3f0c6f51")
+# The place of an item that is no longer requested.
+NO_LONGER_REQUESTED = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +38,14 @@ class Submitter:
 
     def derive_task_id(self, item: Item, round_: int) -> str:
         """The id of a submission, always the same even if its record was lost."""
-        name = [*self.key.values(), *self.tried.life_key, item.work.hex(), item.occurrence, round_]
+        return self._derive_id(item.work.hex(), item.occurrence, round_)
+
+    def derive_chunk_id(self, digest: bytes) -> str:
+        """The same for a chunk, by the digest of its items and their rounds."""
+        return self._derive_id("chunk", digest.hex())
+
+    def _derive_id(self, *what: str | int) -> str:
+        name = [*self.key.values(), *self.tried.life_key, *what]
         return str(uuid.uuid5(TASK_ID_NAMESPACE, json.dumps(name, separators=(",", ":"))))
 
 
@@ -64,10 +74,14 @@ class Life(Enum):
 
 
 def items_of(tasks: Sequence[EncodedTask]) -> Iterator[Item]:
+    return number_works(task.work for task in tasks)
+
+
+def number_works(works: Iterable[bytes]) -> Iterator[Item]:
     seen: Counter[bytes] = Counter()
-    for task in tasks:
-        yield Item(task.work, seen[task.work])
-        seen[task.work] += 1
+    for work in works:
+        yield Item(work, seen[work])
+        seen[work] += 1
 
 
 def continues_life(submitter: Submitter, newest: Rows) -> bool:
@@ -106,8 +120,26 @@ def last_try(newest: Rows) -> int:
     return max(tries)
 
 
+def is_of_same_try(tried: AirflowTry, row: Row) -> bool:
+    """Whether another triggerer has taken the try over after it submitted: it waits for the same task, even if that has
+    failed by now. On a worker, each process has a try of its own."""
+    is_requested = row.get("place") != NO_LONGER_REQUESTED
+    return tried.is_traced and is_requested and bool(row["try_number"] == tried.try_number)
+
+
+def follows_success(tried: AirflowTry, newest: Rows, states: Mapping[str, TaskState]) -> bool:
+    """Whether the try is not a retry, because all tasks of the earlier try completed. A clear that does not reset the
+    DAG run may leave the trace as it is."""
+    if not newest or not tried.is_traced or tried.try_number <= last_try(newest):
+        return False
+    wanted = [row for row in newest if row.get("place") != NO_LONGER_REQUESTED]
+    return all(states.get(row["horsies_task_id"]) is TaskState.COMPLETED for row in wanted)
+
+
 def compare_lives(tried: AirflowTry, row: Row) -> Life:
     """If the records are inconclusive, a newer life: running again is safer than returning an old result."""
+    if tried.is_traced or is_key_of_trace(row["run_key"]):
+        return _compare_traces(tried, row)
     if not is_same_run(tried, row):
         began: datetime | None = row["run_started_at"]
         is_earlier = began is not None and tried.run_started_at is not None and tried.run_started_at < began
@@ -120,6 +152,21 @@ def compare_lives(tried: AirflowTry, row: Row) -> Life:
     if tried.max_tries != row["max_tries"]:
         return Life.OLDER if tried.try_number < row["try_number"] else Life.NEWER
     return Life.SAME
+
+
+def is_key_of_trace(key: str | None) -> bool:
+    """Whether a triggerer recorded the key, which belongs to a life and not to a run."""
+    return key is not None and key.startswith(TRACE_PREFIX)
+
+
+def _compare_traces(tried: AirflowTry, row: Row) -> Life:
+    """A triggerer submits, or has submitted: only the traces tell a retry from a clear and from another run."""
+    if tried.trace_key is not None and tried.trace_key == row["run_key"]:
+        return Life.SAME
+    began, other = tried.run_started_at, row["run_started_at"]
+    if began is None or other is None or began == other:
+        return Life.OLDER if tried.try_number < row["try_number"] else Life.NEWER
+    return Life.OLDER if began < other else Life.NEWER
 
 
 def is_same_run(tried: AirflowTry, row: Row) -> bool:

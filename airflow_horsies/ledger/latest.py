@@ -7,8 +7,11 @@ from dataclasses import dataclass
 
 from airflow_horsies.core.submission import Submission, TaskInstanceKey
 from airflow_horsies.db.statement import Script, Statement, sql_text
-from airflow_horsies.ledger.schema import PACKAGE
+from airflow_horsies.ledger.schema import PACKAGE, read_version
 from airflow_horsies.ledger.submissions import decode_submission, is_same_deployment, key_of
+
+# The first version of the ledger with chunks.
+CHUNKS_SINCE = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +30,26 @@ class Deployment:
 
 @dataclass(frozen=True, slots=True)
 class LatestIds:
-    """Task ids in the order of their positions, as a Postgres array in text form."""
+    """Task ids in the order of their positions, as a Postgres array in text form.
+
+    :param count: the number of items; a chunk has several.
+    """
 
     count: int
     array: str
+    has_chunks: bool = False
+
+    @property
+    def task_ids(self) -> list[str]:
+        return [task_id for task_id in self.array.strip("{}").split(",") if task_id]
 
 
 def read_latest_ids(deployment: Deployment, key: TaskInstanceKey) -> Script[LatestIds]:
-    (row,) = yield Statement(sql_text(PACKAGE, "read_latest_ids"), deployment.params(key))
-    return LatestIds(row["count"], row["ids"])
+    if (yield from read_version()) < CHUNKS_SINCE:
+        (row,) = yield Statement(sql_text(PACKAGE, "read_latest_ids"), deployment.params(key))
+        return LatestIds(row["count"], row["ids"])
+    (row,) = yield Statement(sql_text(PACKAGE, "read_latest_items"), deployment.params(key))
+    return LatestIds(row["count"], row["ids"], row["chunks"] > 0)
 
 
 def read_latest(

@@ -6,12 +6,10 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 
 from airflow_horsies.db.statement import Row, Rows, Script
-from airflow_horsies.ledger.identity import Item
+from airflow_horsies.ledger.identity import NO_LONGER_REQUESTED, Item
 from airflow_horsies.wire.encoding import EncodedTask, as_sent, work_of
 from airflow_horsies.wire.reading import FoundCommand, find_commands, is_same_command, read_tasks
 from airflow_horsies.wire.statements import Wire
-
-NO_LONGER_REQUESTED = -1
 
 
 def match_items(
@@ -21,15 +19,19 @@ def match_items(
     rows = {Item(bytes(row["work"]), row["occurrence"]): row for row in newest if row["work"] is not None}
     unknown = [row for row in newest if row["work"] is None]
     if unknown:
-        yield from _find_works(wire, unknown, rows, tasks)
+        rows |= yield from match_unknown(wire, unknown, set(rows), tasks)
     return {place: rows[item] for place, item in enumerate(items) if item in rows}
 
 
-def _find_works(
-    wire: Wire, unknown: Sequence[Row], rows: dict[Item, Row], tasks: Sequence[EncodedTask]
-) -> Script[None]:
+def match_unknown(
+    wire: Wire, unknown: Sequence[Row], known: set[Item], tasks: Sequence[EncodedTask]
+) -> Script[dict[Item, Row]]:
     """Match rows of a release that recorded no work: by the arguments, if horsies still keeps them, else by the
-    fingerprint of the item at the same place."""
+    fingerprint of the item at the same place.
+
+    :param known: items that have a row already.
+    """
+    rows: dict[Item, Row] = {}
     ids = [row["horsies_task_id"] for row in unknown]
     found = yield from read_tasks(wire, ids, whole=True)
     commands = yield from find_commands(wire, ids)
@@ -42,8 +44,9 @@ def _find_works(
             work = tasks[position].work
         else:
             continue
-        occurrence = next(n for n in count() if Item(work, n) not in rows)
-        rows[Item(work, occurrence)] = row
+        item = next(item for n in count() if (item := Item(work, n)) not in rows and item not in known)
+        rows[item] = row
+    return rows
 
 
 def _is_as_sent(task: EncodedTask, row: Row, command: FoundCommand) -> bool:

@@ -1,4 +1,4 @@
-"""Prunes our tables: records of tasks that horsies no longer keeps, and old log lines.
+"""Prunes our tables: records of tasks that horsies no longer keeps, with their items, and old log lines.
 
 Every page of ids is a transaction of its own, so that pruning blocks other processes only briefly.
 """
@@ -9,14 +9,17 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from airflow_horsies.db.statement import Script, Statement, sql_text
-from airflow_horsies.ledger.schema import PACKAGE
+from airflow_horsies.ledger.repairing import SINCE as REPAIRS_SINCE
+from airflow_horsies.ledger.repairing import prune_repairs
+from airflow_horsies.ledger.schema import PACKAGE, read_version
 from airflow_horsies.wire.reading import read_statuses
 from airflow_horsies.wire.statements import Wire
 
 # The first version of the ledger with all tables of this module.
-SINCE = 4
+SINCE = 5
 PAGE_IDS = 500
 PAGE_LINES = 5_000
+PAGE_ITEMS = 5_000
 PRUNE_AFTER = timedelta(days=1)
 
 
@@ -57,6 +60,8 @@ def prune_page(wire: Wire, rule: PruneRule, *, after: str | None) -> Script[Prun
         {"older_than_seconds": rule.older_than.total_seconds(), "after": after, "limit": PAGE_IDS},
     )
     if not rows:
+        if (yield from read_version()) >= REPAIRS_SINCE:
+            yield prune_repairs()
         return PrunedPage(is_last=True, last_id=after)
     old = [row["horsies_task_id"] for row in rows if row["is_old"]]
     kept = (yield from read_statuses(wire, old)) if old else {}
@@ -64,6 +69,8 @@ def prune_page(wire: Wire, rule: PruneRule, *, after: str | None) -> Script[Prun
     lines = yield from _prune_lines(rule, [row["horsies_task_id"] for row in rows], gone)
     if lines == PAGE_LINES:
         # There may be more lines: repeat the same page.
+        return PrunedPage(lines=lines, last_id=after)
+    if gone and (yield from _prune_items(gone)) == PAGE_ITEMS:
         return PrunedPage(lines=lines, last_id=after)
     submissions = (yield from _prune_tasks(rule, gone)) if gone else 0
     return PrunedPage(submissions=submissions, lines=lines, last_id=rows[-1]["horsies_task_id"])
@@ -84,6 +91,12 @@ def _prune_lines(rule: PruneRule, ids: list[str], gone: list[str]) -> Script[int
     )
     lines: int = row["pruned"]
     return lines
+
+
+def _prune_items(gone: list[str]) -> Script[int]:
+    (row,) = yield Statement(sql_text(PACKAGE, "prune_items"), {"gone": gone, "limit": PAGE_ITEMS})
+    items: int = row["pruned"]
+    return items
 
 
 def _prune_tasks(rule: PruneRule, gone: list[str]) -> Script[int]:

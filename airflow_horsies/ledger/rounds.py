@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import assert_never
 
 from airflow_horsies.core.task import TaskState
@@ -28,6 +29,8 @@ class Round:
     task: EncodedTask
     horsies_task_id: str = ""
     key_digest: bytes | None = None
+    # Of a task that exists already.
+    state: TaskState | None = None
 
     def __post_init__(self) -> None:
         self.key_digest = self.task.idempotency_digest
@@ -53,7 +56,75 @@ class Round:
 
     def use_round(self, number: int) -> None:
         self.number = number
-        self.task = replace(self.task, id=self.submitter.derive_task_id(self.item, number))
+        self.task = self.task._replace(id=self.submitter.derive_task_id(self.item, number))
+
+
+@dataclass(slots=True)
+class ChunkRound:
+    """A chunk that is about to be recorded.
+
+    :param places: of its items in the batch; -1 for an item that a later round replaces.
+    """
+
+    task_name: str
+    items: Sequence[Item]
+    rounds: list[int]
+    places: list[int]
+    position: int
+    digest: bytes
+    task: EncodedTask
+    # Of items of a chunk that exists already, by number.
+    states: dict[int, TaskState] = field(default_factory=dict)
+
+    @property
+    def horsies_task_id(self) -> str:
+        return self.task.id
+
+    @property
+    def place(self) -> int:
+        """Where its first requested item stands."""
+        return min((place for place in self.places if place >= 0), default=-1)
+
+    @property
+    def columns(self) -> dict[str, object]:
+        """The values for record_submissions.sql, as JSON."""
+        good_until = self.task.good_until
+        return {
+            "position": self.position,
+            "place": None if self.place == self.position else self.place,
+            "round": 1,
+            "horsies_task_id": self.task.id,
+            "task_name": self.task.task_name,
+            "queue_name": self.task.queue_name,
+            "good_until": None if good_until is None else good_until.isoformat(),
+            # No item has it: a release that does not know chunks sends the items again.
+            "work": rf"\x{self.digest.hex()}",
+            "occurrence": 0,
+            "taken_up": False,
+            "key_digest": None,
+        }
+
+    @property
+    def chunk_columns(self) -> dict[str, object]:
+        """The values for record_chunks.sql, as JSON."""
+        occurrences = [item.occurrence for item in self.items]
+        return {
+            "horsies_task_id": self.task.id,
+            "task_name": self.task_name,
+            "size": len(self.items),
+            "works": rf"\x{b''.join(item.work for item in self.items).hex()}",
+            "occurrences": occurrences if any(occurrences) else None,
+            "rounds": self.rounds if max(self.rounds) > 1 else None,
+            "places": self.places,
+        }
+
+
+def digest_chunk(task_name: str, items: Sequence[Item], rounds: Sequence[int]) -> bytes:
+    digest = hashlib.sha256(task_name.encode())
+    for item, round_ in zip(items, rounds, strict=True):
+        digest.update(item.work)
+        digest.update(b"%d,%d;" % (item.occurrence, round_))
+    return digest.digest()
 
 
 def needs_next_round(task_id: str, state: TaskState | None) -> bool:
@@ -88,7 +159,7 @@ def find_unrecorded(
         asked |= unchecked.keys()
         next_unchecked: dict[str, Round] = {}
         existing = found.keys() & unchecked.keys()
-        recorded = (yield from _find_recorded(existing)) if existing else set()
+        recorded = (yield from find_recorded(existing)) if existing else set()
         for task_id in existing:
             item, command = unchecked[task_id], found[task_id]
             if task_id in recorded or needs_next_round(task_id, command.state):
@@ -116,6 +187,6 @@ def _require_same_work(wire: Wire, item: Round, command: FoundCommand) -> Script
     )
 
 
-def _find_recorded(task_ids: Collection[str]) -> Script[set[str]]:
+def find_recorded(task_ids: Collection[str]) -> Script[set[str]]:
     rows = yield Statement(sql_text(PACKAGE, "find_recorded"), {"ids": sorted(task_ids)})
     return {row["horsies_task_id"] for row in rows}

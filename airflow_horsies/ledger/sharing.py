@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from airflow_horsies.core.task import TaskState
 from airflow_horsies.db.statement import Script, Statement, sql_text
@@ -38,7 +37,7 @@ def reuse_shared(
         return {}
     if is_clear:
         for item in keyed:
-            item.task = replace(item.task, idempotency_digest=None)
+            item.task = item.task._replace(idempotency_digest=None)
         return {}
     claimed = yield from claim_idempotency_keys(wire, [item.task for item in keyed])
     taken_keys = [item for item in keyed if item.task.id in claimed]
@@ -57,7 +56,7 @@ def reuse_shared(
                 known[task_id] = state
                 break
         else:
-            item.task = replace(item.task, idempotency_digest=None)
+            item.task = item.task._replace(idempotency_digest=None)
     return taken
 
 

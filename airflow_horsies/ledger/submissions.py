@@ -90,4 +90,5 @@ def decode_submission(row: Row) -> Submission:
         submitted_at=row["submitted_at"].astimezone(UTC),
         is_latest=row["is_latest"],
         base_url=row["base_url"],
+        number=row.get("number"),
     )

@@ -19,9 +19,16 @@ from airflow_horsies.ledger.cancelling import (
     lock_task_instance,
     request_cancel,
 )
-from airflow_horsies.ledger.identity import Submitter, continues_life, items_of, last_try
+from airflow_horsies.ledger.identity import (
+    Submitter,
+    continues_life,
+    follows_success,
+    is_of_same_try,
+    items_of,
+    last_try,
+)
 from airflow_horsies.ledger.matching import find_moved, find_unwanted, match_items, rounds_by_place
-from airflow_horsies.ledger.rounds import Round, find_unrecorded, needs_next_round
+from airflow_horsies.ledger.rounds import ChunkRound, Round, find_unrecorded, needs_next_round
 from airflow_horsies.ledger.schema import PACKAGE
 from airflow_horsies.ledger.sharing import lock_keys, reuse_shared
 from airflow_horsies.wire.encoding import COMPACT, EncodedTask
@@ -54,8 +61,11 @@ def submit_tasks(
     known_ids = [row["horsies_task_id"] for row in newest]
     states = yield from read_states(wire, known_ids)
     unwanted = find_unwanted(newest, recorded)
-    yield from _release(wire, submitter, unwanted, states, can_cancel=can_cancel and wire.schema.worker_has_started)
+    yield from release_unwanted(
+        wire, submitter, unwanted, states, can_cancel=can_cancel and wire.schema.worker_has_started
+    )
 
+    is_asked_again = continues and follows_success(submitter.tried, newest, states)
     results: dict[int, SubmitResult] = {}
     pending: list[Round] = []
     free = max((row["position"] for row in newest), default=-1) + 1 if continues else 0
@@ -65,7 +75,7 @@ def submit_tasks(
         if row is None:
             position, free = (free, free + 1) if continues else (place, free)
             pending.append(Round(submitter, item, position, place, earlier_rounds.get(place, 0) + 1, task))
-        elif row["is_to_be_cancelled"] or needs_next_round(row["horsies_task_id"], states.get(row["horsies_task_id"])):
+        elif is_asked_again or _needs_next_round(submitter, row, states.get(row["horsies_task_id"])):
             pending.append(Round(submitter, item, row["position"], place, row["round"] + 1, task))
         else:
             task_id = row["horsies_task_id"]
@@ -80,9 +90,9 @@ def submit_tasks(
         state = known.get(round_.horsies_task_id)
         results[round_.place] = make_result(round_.horsies_task_id, state, life, round_.number, round_.place)
     if pending:
-        yield _record(submitter, life, pending)
+        yield record_rounds(submitter, life, pending)
     elif continues and submitter.tried.try_number > last_try(newest):
-        yield _record_try(submitter, newest[0])
+        yield record_try(submitter, newest[0])
     moved = find_moved(newest, recorded) if continues or not tasks else []
     if moved:
         params = {**submitter.key, "life": newest[0]["life"], "items": COMPACT.encode(moved)}
@@ -95,7 +105,7 @@ def require_derived_ids(tasks: Sequence[EncodedTask]) -> None:
         raise InvalidTask("task_id", "is derived from the task instance when submitting. Leave it out")
 
 
-def _release(
+def release_unwanted(
     wire: Wire, submitter: Submitter, unwanted: Collection[Row], states: Mapping[str, TaskState], *, can_cancel: bool
 ) -> Script[None]:
     """Cancel unwanted live tasks; a task that others share keeps running."""
@@ -108,21 +118,21 @@ def _release(
         yield from request_cancel(submitter.namespace, submitter.task_instance, live)
 
 
+def _needs_next_round(submitter: Submitter, row: Row, state: TaskState | None) -> bool:
+    if state is not None and is_of_same_try(submitter.tried, row):
+        return False
+    return bool(row["is_to_be_cancelled"]) or needs_next_round(row["horsies_task_id"], state)
+
+
 def _is_live(state: TaskState | None) -> bool:
     return state is not None and not state.is_terminal
 
 
 def make_result(task_id: str, state: TaskState | None, life: int, number: int, position: int) -> SubmitResult:
     """``state`` is None for a task that was just inserted."""
-    if state is None:
-        outcome = SubmitOutcome.SENT
-    elif state is TaskState.COMPLETED:
-        outcome = SubmitOutcome.ADOPTED
-    else:
-        outcome = SubmitOutcome.REATTACHED
     return SubmitResult(
         task_id=task_id,
-        outcome=outcome,
+        outcome=outcome_of(state),
         state=state or TaskState.PENDING,
         life=life,
         round=number,
@@ -130,26 +140,40 @@ def make_result(task_id: str, state: TaskState | None, life: int, number: int, p
     )
 
 
-def _record_try(submitter: Submitter, row: Row) -> Statement:
+def outcome_of(state: TaskState | None, *, is_kept: bool = False) -> SubmitOutcome:
+    """How a submission got a task in this state; None for one that was just inserted.
+
+    :param is_kept: a repair of single items left it as it is, if it has ended.
+    """
+    if state is None:
+        return SubmitOutcome.SENT
+    if state is TaskState.COMPLETED:
+        return SubmitOutcome.ADOPTED
+    return SubmitOutcome.KEPT if is_kept and state.is_terminal else SubmitOutcome.REATTACHED
+
+
+def record_try(submitter: Submitter, row: Row) -> Statement:
     place = {name: row[name] for name in ("life", "position", "round")}
     params = {**submitter.key, **place, "try_number": submitter.tried.try_number}
     return Statement(sql_text(PACKAGE, "see_try"), params)
 
 
-def _record(submitter: Submitter, life: int, rounds: Sequence[Round]) -> Statement:
+def record_rounds(submitter: Submitter, life: int, rounds: Sequence[Round | ChunkRound]) -> Statement:
+    new = COMPACT.encode([item.columns for item in rounds])
+    return Statement(sql_text(PACKAGE, "record_submissions"), {**life_columns(submitter, life), "rounds": new})
+
+
+def life_columns(submitter: Submitter, life: int) -> dict[str, object]:
+    """What all submissions of a try have in common."""
     tried = submitter.tried
     began = tried.run_started_at
-    return Statement(
-        sql_text(PACKAGE, "record_submissions"),
-        {
-            **submitter.key,
-            "life": life,
-            "try_number": tried.try_number,
-            "run_key": tried.run_key,
-            "run_started_at": None if began is None else began.astimezone(UTC),
-            "clear_number": tried.clear_number,
-            "max_tries": tried.max_tries,
-            "base_url": submitter.base_url,
-            "rounds": COMPACT.encode([item.columns for item in rounds]),
-        },
-    )
+    return {
+        **submitter.key,
+        "life": life,
+        "try_number": tried.try_number,
+        "run_key": tried.run_key,
+        "run_started_at": None if began is None else began.astimezone(UTC),
+        "clear_number": tried.clear_number,
+        "max_tries": tried.max_tries,
+        "base_url": submitter.base_url,
+    }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
@@ -11,15 +11,15 @@ from typing import Any, ClassVar, Literal, NoReturn, assert_never
 
 from airflow.providers.common.compat.sdk import AirflowTaskTimeout, Context, conf
 
-from airflow_horsies.airflow_instance import airflow_try, instance_of
+from airflow_horsies.airflow_instance import airflow_try, instance_of, traced_try
+from airflow_horsies.client.async_client import AsyncClient
 from airflow_horsies.client.client import Client
 from airflow_horsies.core.cluster import is_unserved
 from airflow_horsies.core.documentation import explain_error
 from airflow_horsies.core.spec import DEFAULT_QUEUE, RetryPolicy, TaskSpec
-from airflow_horsies.core.submission import SubmitOutcome, SubmitResult
-from airflow_horsies.core.task import AttemptRecord, TaskState, TaskView
+from airflow_horsies.core.submission import AirflowTry, TaskInstanceKey
+from airflow_horsies.core.task import TaskState, TaskView
 from airflow_horsies.core.validation import require_error_code
-from airflow_horsies.core.wording import describe_attempts
 from airflow_horsies.exceptions import (
     HorsiesError,
     InvalidTask,
@@ -44,6 +44,7 @@ from airflow_horsies.operators.rendering import (
     policy_of,
     validate_untemplated,
 )
+from airflow_horsies.operators.worker_free import START_FIELDS, WorkerFree
 from airflow_horsies.triggers.base import HorsiesTrigger, Reason
 from airflow_horsies.triggers.holding import mark_deferral
 from airflow_horsies.triggers.task_log import StoredSeen, TaskLog, load_seen, store_seen
@@ -55,7 +56,7 @@ CANCELLED = "Unfinished tasks were cancelled."
 FailOrSkip = Literal["fail", "skip"]
 
 
-class HorsiesTaskOperator(ReleasingOperator):
+class HorsiesTaskOperator(WorkerFree, ReleasingOperator):
     """
     The base of the operators that send horsies tasks. Use one of its subclasses.
 
@@ -78,6 +79,9 @@ class HorsiesTaskOperator(ReleasingOperator):
     :param wait_for_completion: False sends the task and returns its id.
     :param inline_wait: how long to wait before deferring. A short task then needs no deferral.
     :param deferrable: wait in the triggerer without a worker slot; recommended. Default: Airflow's own setting.
+    :param worker_free: the triggerer sends the task, waits, stores its value and ends the Airflow task, and no worker
+        process runs unless the task does not complete. Needs Airflow 3.3. What a triggerer cannot do is refused when
+        the DAG is parsed: ``xcom_pull`` and outputs of other tasks, outlets, pools, mapping, a success callback …
     :param on_expired: ``fail`` or ``skip`` the Airflow task when the horsies task expires.
     :param on_cancelled: ``fail`` or ``skip`` the Airflow task when the horsies task is cancelled.
     :param cancel_on_kill: cancel the horsies task when the Airflow task is killed, marked or cleared.
@@ -120,6 +124,7 @@ class HorsiesTaskOperator(ReleasingOperator):
         wait_for_completion: bool = True,
         inline_wait: timedelta = timedelta(seconds=5),
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        worker_free: bool = False,
         on_expired: FailOrSkip = "fail",
         on_cancelled: FailOrSkip = "fail",
         cancel_on_kill: bool = True,
@@ -146,7 +151,8 @@ class HorsiesTaskOperator(ReleasingOperator):
         self.retain_input = retain_input
         self.wait_for_completion = wait_for_completion
         self.inline_wait = inline_wait
-        self.deferrable = deferrable
+        self.worker_free = worker_free
+        self.deferrable = deferrable or worker_free
         self.on_expired = on_expired
         self.on_cancelled = on_cancelled
         self.cancel_on_kill = cancel_on_kill
@@ -203,15 +209,18 @@ class HorsiesTaskOperator(ReleasingOperator):
         """Called with the trigger's event, which names the tasks: code and settings may have changed since."""
         self._instance = instance_of(context)
         self._try_number = context["ti"].try_number
+        reason = Reason(event["reason"])
+        if reason is Reason.NOT_STARTED:
+            self.log.info("The triggerer did not start the task, so this worker does: %s", event["message"])
+            return self._run(context)
         self._restore_settings(event)
         with self._client() as client:
             self._sent_ids = self._find_sent_ids(client, event)
-            self._task_log = self._make_task_log(event.get("seen") or {})
-            reason = Reason(event["reason"])
+            self._task_log = self._make_task_log(client, event.get("seen") or {})
             match reason:
                 case Reason.ENDED | Reason.DECIDED:
                     tasks = self._read_tasks(client)
-                    if self._is_unfinished(tasks):
+                    if self._is_unfinished(client, tasks):
                         self._defer_again(context, event)
                 case Reason.TIMED_OUT:
                     tasks = self._give_up(client)
@@ -228,7 +237,8 @@ class HorsiesTaskOperator(ReleasingOperator):
 
     # -- for subclasses --------------------------------------------------------------------------------------------
 
-    def _specs(self, context: Context) -> list[TaskSpec]:
+    def _specs(self, context: Context) -> Any:
+        """What to send."""
         raise NotImplementedError
 
     def _ids_to_return(self) -> Any:
@@ -240,6 +250,24 @@ class HorsiesTaskOperator(ReleasingOperator):
     def _trigger(self, context: Context, deadline: datetime | None) -> HorsiesTrigger:
         raise NotImplementedError
 
+    def _send(self, client: Client | AsyncClient, specs: Any, tried: AirflowTry) -> Any:
+        """What was submitted; of an AsyncClient, to be awaited."""
+        raise NotImplementedError
+
+    def _accept(self, sent: Any, instance: TaskInstanceKey, namespace: str) -> None:
+        """Remember what was submitted, wherever that happened."""
+        self._instance = instance
+        self._namespace = namespace
+        if self.queue_timeout is not None:
+            self._queue_deadline = datetime.now(UTC) + self.queue_timeout
+
+    def _announce(self, context: Context, sent: Any) -> None:
+        raise NotImplementedError
+
+    async def _read_success(self, client: AsyncClient) -> Callable[[], Any] | None:
+        """In a triggerer, once the tasks have ended: what logs their end and returns the value; None if they failed."""
+        raise NotImplementedError
+
     def _find_sent_ids(self, client: Client, event: Mapping[str, Any]) -> list[str]:
         """The ids of all tasks the trigger waited for; an error if some cannot be found."""
         ids = list(event["task_ids"])
@@ -247,23 +275,41 @@ class HorsiesTaskOperator(ReleasingOperator):
             raise HorsiesError("The trigger's event names no horsies task. Clear the Airflow task to submit it again.")
         return ids
 
-    def _is_decided(self, ended: Mapping[str, TaskState]) -> bool:
+    def _is_decided(self, client: Client, ended: Mapping[str, TaskState]) -> bool:
         return False
+
+    def _reads_whole_tasks(self) -> bool:
+        """Whether the tasks are read with their arguments and results."""
+        return True
 
     def _restore_settings(self, event: Mapping[str, Any]) -> None:
         """Use the settings that were valid when the tasks were sent, even if the DAG has changed since."""
         self._conn_id = event.get("horsies_conn_id") or self.horsies_conn_id
         self._namespace = event.get("namespace")
 
+    def _start_fields(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in START_FIELDS}
+
+    def _run(self, context: Context) -> Any:
+        """Execute a task that the triggerer did not start. Airflow warns of a call of execute() itself."""
+        execute: Any = HorsiesTaskOperator.execute
+        return execute.__wrapped__(self, context)
+
+    def _resume_failed(self, next_kwargs: Mapping[str, Any], context: Context) -> Any:
+        trace = next_kwargs.get("traceback")
+        self.log.warning("The trigger has ended: %s\n%s", next_kwargs.get("error"), "\n".join(trace or ()))
+        # Reattaches to what the triggerer sent. If the time is over, that is noticed as on any worker.
+        return self._run(context)
+
     # -- internals -------------------------------------------------------------------------------------------------
 
     def _client(self) -> Client:
         return HorsiesHook(self._conn_id or self.horsies_conn_id, namespace=self._namespace).client
 
-    def _is_unfinished(self, tasks: Sequence[TaskView]) -> bool:
+    def _is_unfinished(self, client: Client, tasks: Sequence[TaskView]) -> bool:
         """Whether there are still tasks to wait for, although the trigger fired."""
         ended = {task.id: task.state for task in tasks if task.state.is_terminal}
-        return len(ended) < len(tasks) and not self._is_decided(ended)
+        return len(ended) < len(tasks) and not self._is_decided(client, ended)
 
     def _defer_again(self, context: Context, event: Mapping[str, Any]) -> NoReturn:
         deadline = event.get("deadline")
@@ -305,41 +351,24 @@ class HorsiesTaskOperator(ReleasingOperator):
         started: datetime = context["ti"].start_date or datetime.now(UTC)
         return started + self.execution_timeout
 
-    def _submit(self, client: Client, specs: Sequence[TaskSpec], context: Context) -> None:
+    def _submit(self, client: Client, specs: Any, context: Context) -> None:
         self._instance = instance_of(context)
         self._try_number = context["ti"].try_number
         with self._uninterrupted():
-            tried = airflow_try(context, namespace=client.namespace)
+            tried = self._tried(context, client.namespace)
             client.stay_in(tried.namespace)
-            sent = client.submit_tasks(specs, self._instance, tried)
-            self._sent_ids = [result.task_id for result in sent]
-            self._life = max((result.life for result in sent), default=0)
-            self._namespace = client.namespace
+            sent = self._send(client, specs, tried)
+            self._accept(sent, self._instance, client.namespace)
         if self._stop_requested:
             self._cancel_if_given_up()
-        if self.queue_timeout is not None:
-            self._queue_deadline = datetime.now(UTC) + self.queue_timeout
         ATTEMPTS_LINK.push(context)
         self._announce(context, sent)
-        self._task_log = self._make_task_log({})
+        self._task_log = self._make_task_log(client, {})
 
-    def _announce(self, context: Context, sent: Sequence[SubmitResult]) -> None:
-        for result in sent[:MAX_LOGGED_ITEMS]:
-            match result.outcome:
-                case SubmitOutcome.SENT:
-                    text = f"Sent task {result.task_id} to horsies queue {self.horsies_queue}"
-                case SubmitOutcome.REATTACHED:
-                    text = f"Reattached to task {result.task_id}, which is {result.state}"
-                case SubmitOutcome.ADOPTED:
-                    text = f"Adopted task {result.task_id}, which had already completed"
-            self.log.info("%s (life %s, round %s).", text, result.life, result.round)
-        if self.horsies_retry_policy and self.retries:
-            self.log.info(
-                "Both horsies and Airflow retry: horsies up to %s times for %s, and Airflow up to %s times after that.",
-                self.horsies_retry_policy["max_retries"],
-                ", ".join(self.horsies_retry_policy["auto_retry_for"]),
-                self.retries,
-            )
+    def _tried(self, context: Context, namespace: str) -> AirflowTry:
+        # Another try of a task that starts in the triggerer knows no more than its trace.
+        is_traced = self.start_from_trigger and hasattr(context["ti"], "context_carrier")
+        return (traced_try if is_traced else airflow_try)(context, namespace=namespace)
 
     def _wait(self, client: Client, deadline: datetime | None) -> list[TaskView] | None:
         """The tasks once they have ended, or None when it is time to defer."""
@@ -352,8 +381,9 @@ class HorsiesTaskOperator(ReleasingOperator):
                 return client.wait(
                     self._sent_ids,
                     timeout_seconds=None if left is None else max(left, 0),
-                    until=self._is_decided,
+                    until=partial(self._is_decided, client),
                     meanwhile=meanwhile,
+                    whole=self._reads_whole_tasks(),
                 )
             except WaitTimeout:
                 now = max(datetime.now(UTC), min(instants))
@@ -381,16 +411,24 @@ class HorsiesTaskOperator(ReleasingOperator):
                 self.log.info("See %s", address)
             raise
 
-    def _make_task_log(self, seen: StoredSeen) -> TaskLog | None:
+    def _make_task_log(self, client: Client | None, seen: StoredSeen) -> TaskLog | None:
+        """:param client: None in a triggerer, whose trigger finds the places itself."""
         if not self.show_logs:
             return None
-        return TaskLog(self.log, self._sent_ids, load_seen(seen), numbered=self.numbers_tasks)
+        places = {} if client is None else self._places_of_items(client)
+        return TaskLog(self.log, self._sent_ids, load_seen(seen), numbered=self.numbers_tasks, places=places)
+
+    def _places_of_items(self, client: Client) -> Mapping[tuple[str, int], int]:
+        """The places of the items of chunks, by task and number."""
+        return {}
 
     def _stored_seen(self) -> StoredSeen | None:
         return None if self._task_log is None else store_seen(self._task_log.seen)
 
-    def _read_tasks(self, client: Client) -> list[TaskView]:
-        found = client.read_tasks(self._sent_ids)
+    def _read_tasks(self, client: Client, *, whole: bool | None = None) -> list[TaskView]:
+        """:param whole: read them with their arguments and results; by default, if the end needs them."""
+        read = client.read_tasks if whole or (whole is None and self._reads_whole_tasks()) else client.read_outlines
+        found = read(self._sent_ids)
         for task_id in self._sent_ids:
             if task_id not in found:
                 raise TaskNotFound(
@@ -403,7 +441,7 @@ class HorsiesTaskOperator(ReleasingOperator):
 
     def _waits_unserved(self, client: Client) -> bool:
         queues, now = client.read_queues(), datetime.now(UTC)
-        return any(is_unserved(task, queues, now) for task in client.read_tasks(self._sent_ids).values())
+        return any(is_unserved(task, queues, now) for task in client.read_outlines(self._sent_ids).values())
 
     def _give_up(self, client: Client) -> list[TaskView]:
         """Cancel unfinished tasks at the time-out. If all tasks have ended by now, they count as in time."""
@@ -437,21 +475,19 @@ class HorsiesTaskOperator(ReleasingOperator):
         cancelled_before: set[str] = set()
         with suppress(HorsiesError):
             tasks = self._read_tasks(client)
-            if tasks and not self._is_unfinished(tasks):
+            if tasks and not self._is_unfinished(client, tasks):
                 return tasks, None
             cancelled_before = {task.id for task in tasks if task.state is TaskState.CANCELLED}
         problem = self._release(client, try_number=self._try_number)
         if problem is None and self._sent_ids:
             tasks = self._read_tasks(client)
-            if all(task.state is not TaskState.CANCELLED or task.id in cancelled_before for task in tasks):
+            cancelled = [
+                task for task in tasks if task.state is TaskState.CANCELLED and task.id not in cancelled_before
+            ]
+            if not self._were_cut_short(client, cancelled):
                 return tasks, None
         return None, problem
 
-    def _log_attempts(self, client: Client, task: TaskView) -> None:
-        records: Sequence[AttemptRecord] = ()
-        try:
-            records = client.read_attempts([task.id]).get(task.id, ())
-        except HorsiesError as error:
-            self.log.warning("The workers' records of the attempts cannot be read: %s", error)
-        for line in describe_attempts(task, records):
-            self.log.info("Task %s, %s", task.id, line)
+    def _were_cut_short(self, client: Client, cancelled: Sequence[TaskView]) -> bool:
+        """Whether something was left to do in the tasks that were cancelled now."""
+        return bool(cancelled)

@@ -8,8 +8,9 @@ from typing import Any, NoReturn
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException, AirflowTaskTimeout
 
 from airflow_horsies.core.task import CancelOutcome, TaskView
-from airflow_horsies.core.wording import one_line
+from airflow_horsies.core.wording import failure_message, one_line
 from airflow_horsies.exceptions import (
+    BatchFailed,
     HorsiesError,
     TaskCancelled,
     TaskError,
@@ -38,6 +39,10 @@ class TaskFailedForGood(TaskFailed, AirflowFailException):
     """The task ended FAILED with an error code that another try of the Airflow task would meet again."""
 
 
+class BatchFailedForGood(BatchFailed, AirflowFailException):
+    """The batch failed after a repair of some items, and a retry would also run those that were left as they are."""
+
+
 class TaskTimedOut(WaitTimeout, AirflowTaskTimeout):
     """The task was cancelled because the Airflow task reached its execution_timeout."""
 
@@ -61,6 +66,11 @@ def failure_of(task: TaskView, *, fail_fast_codes: Collection[str] = ()) -> Task
 def value_of(task: TaskView) -> Any:
     """The value that a completed task returned; TaskFailedForGood if Airflow cannot store it."""
     value = None if task.result is None else task.result.ok
+    require_storable(value, task)
+    return value
+
+
+def require_storable(value: Any, task: TaskView) -> None:
     if contains_nul(value):
         raise TaskFailedForGood(
             f"The {describe_task(task)} returned text with a NUL character, which Airflow's database cannot store. "
@@ -69,7 +79,6 @@ def value_of(task: TaskView) -> Any:
             queue=task.queue,
             error_code="RESULT_NOT_JSON",
         )
-    return value
 
 
 def contains_nul(value: Any) -> bool:
@@ -85,12 +94,11 @@ def contains_nul(value: Any) -> bool:
 
 def failure_text(task: TaskView) -> str:
     """The code and the message of the error, in one line."""
-    failure = task.result.error if task.result else None
-    message = (failure.message if failure else None) or task.failed_reason or task.state.lower()
-    exception = failure.exception if failure else None
-    if exception is not None and exception.message and exception.message not in message:
-        message = f"{exception.type}: {exception.message}"
-    return one_line(f"{task.error_code}: {message}" if task.error_code else message)
+    return describe_failure(task.error_code, failure_message(task))
+
+
+def describe_failure(code: str | None, message: str) -> str:
+    return one_line(f"{code}: {message}" if code else message)
 
 
 def expiry_of(task: TaskView) -> TaskExpired:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, ClassVar, assert_never
 
 from airflow.providers.common.compat.sdk import Context
 
+from airflow_horsies.client.async_client import AsyncClient
 from airflow_horsies.client.client import Client
 from airflow_horsies.core.spec import TaskSpec
-from airflow_horsies.core.submission import SubmitResult
-from airflow_horsies.core.task import TaskState, TaskView
+from airflow_horsies.core.submission import AirflowTry, SubmitOutcome, SubmitResult, TaskInstanceKey
+from airflow_horsies.core.task import AttemptRecord, TaskState, TaskView
+from airflow_horsies.core.wording import describe_attempts
 from airflow_horsies.exceptions import HorsiesError
 from airflow_horsies.operators.base import HorsiesTaskOperator
 from airflow_horsies.operators.outcomes import (
@@ -22,6 +25,7 @@ from airflow_horsies.operators.outcomes import (
     failure_of,
     value_of,
 )
+from airflow_horsies.operators.worker_free import START_TRIGGER
 from airflow_horsies.triggers.base import HorsiesTrigger
 
 XCOM_TASK_ID = "horsies_task_id"
@@ -55,6 +59,7 @@ class HorsiesOperator(HorsiesTaskOperator):
 
     template_fields: Sequence[str] = (*HorsiesTaskOperator.template_fields, "task_kwargs", "idempotency_key")
     template_fields_renderers: ClassVar[dict[str, str]] = {"task_kwargs": "json", "horsies_retry_policy": "json"}
+    start_trigger = START_TRIGGER
 
     def __init__(
         self, *, kwargs: Mapping[str, Any] | None = None, idempotency_key: str | None = None, **base: Any
@@ -63,12 +68,38 @@ class HorsiesOperator(HorsiesTaskOperator):
         # Airflow reserves "kwargs" on an operator.
         self.task_kwargs = kwargs or {}
         self.idempotency_key = idempotency_key
+        self._start_from_trigger()
 
     def _specs(self, context: Context) -> list[TaskSpec]:
         return [self._spec(context, self.task_kwargs, idempotency_key=self.idempotency_key)]
 
+    def _send(self, client: Client | AsyncClient, specs: Sequence[TaskSpec], tried: AirflowTry) -> Any:
+        return client.submit_tasks(specs, self._instance, tried)
+
+    def _accept(self, sent: Sequence[SubmitResult], instance: TaskInstanceKey, namespace: str) -> None:
+        super()._accept(sent, instance, namespace)
+        self._sent_ids = [result.task_id for result in sent]
+        self._life = max((result.life for result in sent), default=0)
+
     def _announce(self, context: Context, sent: Sequence[SubmitResult]) -> None:
-        super()._announce(context, sent)
+        for result in sent:
+            match result.outcome:
+                case SubmitOutcome.SENT:
+                    text = f"Sent task {result.task_id} to horsies queue {self.horsies_queue}"
+                case SubmitOutcome.REATTACHED:
+                    text = f"Reattached to task {result.task_id}, which is {result.state}"
+                case SubmitOutcome.ADOPTED:
+                    text = f"Adopted task {result.task_id}, which had already completed"
+                case SubmitOutcome.KEPT:
+                    text = f"Kept task {result.task_id}, which is {result.state}"
+            self.log.info("%s (life %s, round %s).", text, result.life, result.round)
+        if self.horsies_retry_policy and self.retries:
+            self.log.info(
+                "Both horsies and Airflow retry: horsies up to %s times for %s, and Airflow up to %s times after that.",
+                self.horsies_retry_policy["max_retries"],
+                ", ".join(self.horsies_retry_policy["auto_retry_for"]),
+                self.retries,
+            )
         context["ti"].xcom_push(key=XCOM_TASK_ID, value=sent[0].task_id)
 
     def _ids_to_return(self) -> str:
@@ -76,6 +107,19 @@ class HorsiesOperator(HorsiesTaskOperator):
 
     def _trigger(self, context: Context, deadline: datetime | None) -> HorsiesTrigger:
         return HorsiesTrigger(task_ids=self._sent_ids, **self._trigger_kwargs(deadline))
+
+    def _start_fields(self) -> dict[str, Any]:
+        own = {"kind": "task", "kwargs": self.task_kwargs, "idempotency_key": self.idempotency_key}
+        return {**super()._start_fields(), **own}
+
+    async def _read_success(self, client: AsyncClient) -> Callable[[], Any] | None:
+        task = await client.read_task(self._sent_ids[0])
+        return partial(self._succeed, task) if task.state is TaskState.COMPLETED else None
+
+    def _succeed(self, task: TaskView) -> Any:
+        for line in describe_attempts(task, ()):
+            self.log.info("Task %s, %s", task.id, line)
+        return value_of(task)
 
     def _finish(self, client: Client, tasks: Sequence[TaskView], context: Context) -> Any:
         (task,) = tasks
@@ -96,3 +140,12 @@ class HorsiesOperator(HorsiesTaskOperator):
                 )
             case _:
                 assert_never(task.state)
+
+    def _log_attempts(self, client: Client, task: TaskView) -> None:
+        records: Sequence[AttemptRecord] = ()
+        try:
+            records = client.read_attempts([task.id]).get(task.id, ())
+        except HorsiesError as error:
+            self.log.warning("The workers' records of the attempts cannot be read: %s", error)
+        for line in describe_attempts(task, records):
+            self.log.info("Task %s, %s", task.id, line)

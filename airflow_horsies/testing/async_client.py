@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 
-from airflow_horsies.client.async_client import AsyncClient
+from airflow_horsies.client.async_client import AsyncClient, T
 from airflow_horsies.client.calls import canonical_ids
+from airflow_horsies.client.client import Client
 from airflow_horsies.client.hub import Waiter
+from airflow_horsies.core.batch import BatchPlaces, BatchSpec, BatchTasks, ChunkCount, SubmittedBatch
 from airflow_horsies.core.cluster import QueueDepth, WorkerState
-from airflow_horsies.core.log import LogCursor, Progress
+from airflow_horsies.core.log import LogCursor, Progress, TaskNews
 from airflow_horsies.core.spec import TaskSpec
-from airflow_horsies.core.submission import Submission, TaskInstanceKey
+from airflow_horsies.core.submission import AirflowTry, OnClear, Submission, SubmitResult, TaskInstanceKey
 from airflow_horsies.core.task import LIVE_STATES, CancelOutcome, TaskState, TaskView
 from airflow_horsies.testing.client import FakeClient, endless
 from airflow_horsies.testing.memory import Memory
@@ -51,6 +53,24 @@ class FakeAsyncClient(AsyncClient):
     async def enqueue_task(self, spec: TaskSpec) -> str:
         return self.client.enqueue_task(spec)
 
+    async def submit_tasks(
+        self, specs: Sequence[TaskSpec], task_instance: TaskInstanceKey, tried: AirflowTry
+    ) -> list[SubmitResult]:
+        return self.client.submit_tasks(specs, task_instance, tried)
+
+    async def submit_batch(
+        self,
+        batch: BatchSpec,
+        task_instance: TaskInstanceKey,
+        tried: AirflowTry,
+        *,
+        on_clear: OnClear | str = OnClear.ALL,
+    ) -> SubmittedBatch:
+        return self.client.submit_batch(batch, task_instance, tried, on_clear=on_clear)
+
+    async def in_thread(self, call: Callable[[Client], T]) -> T:
+        return call(self.client)
+
     async def read_task(self, task_id: str) -> TaskView:
         return self.client.read_task(task_id)
 
@@ -66,14 +86,33 @@ class FakeAsyncClient(AsyncClient):
     async def read_submissions(self, task_instance: TaskInstanceKey) -> list[Submission]:
         return self.client.read_submissions(task_instance)
 
+    async def read_batch(
+        self, task_instance: TaskInstanceKey, *, life: int | None = None, size: int | None = None
+    ) -> BatchPlaces:
+        return self.client.read_batch(task_instance, life=life, size=size)
+
+    async def read_batch_tasks(
+        self, task_instance: TaskInstanceKey, *, life: int | None = None, size: int | None = None
+    ) -> BatchTasks:
+        places = self.client.read_batch(task_instance, life=life, size=size)
+        return BatchTasks(task_ids=tuple(places.task_ids), chunk_ids=frozenset(places.chunk_ids()))
+
+    async def count_items(self, task_ids: Collection[str]) -> dict[str, ChunkCount]:
+        return self.client.count_items(task_ids)
+
+    async def read_news(self, seen: Mapping[str, LogCursor]) -> dict[str, TaskNews]:
+        return self.client.read_news(seen)
+
     async def cancel_task(self, task_id: str, *, states: Collection[TaskState] = LIVE_STATES) -> CancelOutcome:
         return self.client.cancel_task(task_id, states=states)
 
     async def cancel_tasks(self, task_ids: Iterable[str]) -> dict[str, CancelOutcome]:
         return self.client.cancel_tasks(task_ids)
 
-    async def release_tasks(self, task_ids: Iterable[str], task_instance: TaskInstanceKey) -> dict[str, CancelOutcome]:
-        return self.client.release_tasks(task_ids, task_instance)
+    async def release_tasks(
+        self, task_ids: Iterable[str], task_instance: TaskInstanceKey, *, life: int | None = None
+    ) -> dict[str, CancelOutcome]:
+        return self.client.release_tasks(task_ids, task_instance, life=life)
 
     async def wait(self, task_ids: Iterable[str], *, timeout_seconds: float | None = None) -> list[TaskView]:
         return self.client.wait(task_ids, timeout_seconds=timeout_seconds)

@@ -3,22 +3,42 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
-from airflow_horsies.client import calls
+from airflow_horsies.client import batches, calls
 from airflow_horsies.client.calls import canonical_ids
 from airflow_horsies.client.client import Client
 from airflow_horsies.client.rules import Submitter, UnknownRunKey
 from airflow_horsies.client.settings import ClientSettings
 from airflow_horsies.client.waiting import POLL_SECONDS, wait_timeout
+from airflow_horsies.core.batch import (
+    BatchPlaces,
+    BatchSpec,
+    ChunkCount,
+    ItemView,
+    SubmittedBatch,
+    choose_chunk_size,
+    in_pages,
+    item_of_task,
+    locate_items,
+)
 from airflow_horsies.core.cluster import QueueDepth, RetentionClass, WorkerState
 from airflow_horsies.core.log import READ_LINES, LogCursor, LogLine, Progress, TaskNews
 from airflow_horsies.core.paging import PageCursor, TaskPage, require_page_size
 from airflow_horsies.core.spec import DEFAULT_QUEUE, TaskSpec
-from airflow_horsies.core.submission import AirflowTry, Submission, SubmitResult, TaskInstanceKey
+from airflow_horsies.core.submission import (
+    AirflowTry,
+    OnClear,
+    Submission,
+    SubmitOutcome,
+    SubmitResult,
+    TaskInstanceKey,
+    require_on_clear,
+)
 from airflow_horsies.core.task import LIVE_STATES, AttemptRecord, CancelOutcome, TaskState, TaskView, require_states
 from airflow_horsies.core.validation import require_int, require_task_id
 from airflow_horsies.db.connection import Database
@@ -102,13 +122,60 @@ class FakeClient(Client):
     def submit_tasks(
         self, specs: Sequence[TaskSpec], task_instance: TaskInstanceKey, tried: AirflowTry
     ) -> list[SubmitResult]:
-        tasks = self._new_tasks(list(specs))
+        return self._submit(self._new_tasks(list(specs)), task_instance, tried)
+
+    def submit_batch(
+        self,
+        batch: BatchSpec,
+        task_instance: TaskInstanceKey,
+        tried: AirflowTry,
+        *,
+        on_clear: OnClear | str = OnClear.ALL,
+    ) -> SubmittedBatch:
+        chosen = require_on_clear(on_clear)
+        tasks = self._new_items(batch)
+        results = self._submit(tasks, task_instance, tried, uses_items=True, on_clear=chosen)
+        if batch.chunk_size is not None:
+            self._join([result.task_id for result in results if result.outcome is SubmitOutcome.SENT], batch)
+        chunk_of = self.memory.chunk_of
+        ids = [chunk_of.get(result.task_id, (result.task_id, 0))[0] for result in results]
+        return SubmittedBatch(
+            life=max((result.life for result in results), default=0),
+            size=len(results),
+            task_ids=tuple(dict.fromkeys(ids)),
+            outcomes=dict(Counter(result.outcome for result in results)),
+            is_chunked=any(result.task_id in chunk_of for result in results),
+        )
+
+    def enqueue_items(self, batch: BatchSpec) -> list[str]:
+        return self._join(self.memory.enqueue_tasks(self._new_items(batch)), batch)
+
+    def _new_items(self, batch: BatchSpec) -> list[NewTask]:
+        if batch.chunk_size is not None:
+            # The checks of the real client.
+            self.drive(batches.encode_items(self.scope, replace(batch, chunk_size=1)))
+        return self._new_tasks([replace(batch.task, kwargs=kwargs) for kwargs in batch.items])
+
+    def _join(self, item_ids: Sequence[str], batch: BatchSpec) -> list[str]:
+        size = batch.chunk_size if isinstance(batch.chunk_size, int) else choose_chunk_size(len(item_ids), None, 0)
+        pages = in_pages(len(item_ids), size)
+        return [self.memory.join([item_ids[number] for number in page]) for page in pages]
+
+    def _submit(
+        self,
+        tasks: Sequence[NewTask],
+        task_instance: TaskInstanceKey,
+        tried: AirflowTry,
+        *,
+        uses_items: bool = False,
+        on_clear: OnClear = OnClear.ALL,
+    ) -> list[SubmitResult]:
         submitter = Submitter(
             namespace=self.namespace, base_url=self.settings.base_url, task_instance=task_instance, tried=tried
         )
         while True:
             try:
-                return self.ledger.submit_tasks(tasks, submitter)
+                return self.ledger.submit_tasks(tasks, submitter, uses_items=uses_items, on_clear=on_clear)
             except UnknownRunKey as unknown:
                 submitter = replace(submitter, tried=submitter.tried.ask_about(unknown.key))
 
@@ -127,6 +194,9 @@ class FakeClient(Client):
     def read_tasks(self, task_ids: Iterable[str]) -> dict[str, TaskView]:
         found = {task_id: self.memory.look(task_id) for task_id in canonical_ids(task_ids)}
         return {task_id: task for task_id, task in found.items() if task is not None}
+
+    def read_outlines(self, task_ids: Iterable[str]) -> dict[str, TaskView]:
+        return self.read_tasks(task_ids)
 
     def read_states(self, task_ids: Iterable[str]) -> dict[str, TaskState]:
         return {task_id: task.state for task_id, task in self.read_tasks(task_ids).items()}
@@ -147,7 +217,8 @@ class FakeClient(Client):
             (
                 task
                 for task in self.read_tasks(list(self.memory.tasks)).values()
-                if (wanted is None or task.state in wanted)
+                if task.id not in self.memory.chunk_of
+                and (wanted is None or task.state in wanted)
                 and queue in (None, task.queue)
                 and task_name in (None, task.task_name)
                 and error_code in (None, task.error_code)
@@ -204,6 +275,40 @@ class FakeClient(Client):
         found.sort(key=lambda item: (item.task_instance.task_id, item.task_instance.map_index, item.position))
         return found[:limit]
 
+    def read_batch(
+        self, task_instance: TaskInstanceKey, *, life: int | None = None, size: int | None = None
+    ) -> BatchPlaces:
+        return locate_items(self.ledger.locate(task_instance), life=life, size=size)
+
+    def count_items(self, task_ids: Collection[str]) -> dict[str, ChunkCount]:
+        wanted = {item.horsies_task_id for item in self.ledger.read_all_items() if item.is_latest}
+        counts = {}
+        for task_id in task_ids:
+            items = self.memory.chunks.get(task_id)
+            if items is not None:
+                # Without a task instance, all items are requested.
+                states = [self.memory.tasks[item].state for item in items if item in wanted or not wanted & {*items}]
+                completed = states.count(TaskState.COMPLETED)
+                counts[task_id] = ChunkCount(
+                    len(states), completed, sum(state.is_terminal for state in states) - completed
+                )
+        return counts
+
+    def read_items_of(
+        self, refs: Sequence[tuple[str, int]], tasks: Mapping[str, TaskView], *, values: bool = True
+    ) -> list[ItemView]:
+        ids = [self.memory.chunks[task_id][number] for task_id, number in refs]
+        views = [item_of_task(self.memory.read_task(item_id)) for item_id in ids]
+        return [
+            replace(view, task_id=task_id, number=number, value=view.value if values else None)
+            for view, (task_id, number) in zip(views, refs, strict=True)
+        ]
+
+    def read_items(self, task_id: str, *, values: bool = True) -> Iterator[ItemView]:
+        wanted = require_task_id(task_id)
+        items = self.memory.chunks.get(wanted)
+        return batches.iterate_items_of_chunk(self, wanted, None if items is None else len(items), values=values)
+
     def read_attempts(self, task_ids: Iterable[str]) -> dict[str, tuple[AttemptRecord, ...]]:
         found = {task_id: self.memory.records.get(task_id) for task_id in canonical_ids(task_ids)}
         return {task_id: records for task_id, records in found.items() if records}
@@ -230,6 +335,7 @@ class FakeClient(Client):
         poll_seconds: float = POLL_SECONDS,
         until: Callable[[Mapping[str, TaskState]], bool] | None = None,
         meanwhile: Callable[[], None] | None = None,
+        whole: bool = True,
     ) -> list[TaskView]:
         has_time = timeout_seconds is None or timeout_seconds > 0
         read = self.memory.read_task if has_time else self.memory.glance
@@ -255,9 +361,14 @@ class FakeClient(Client):
         return {task_id: self.memory.cancel_task(task_id) for task_id in wanted}
 
     def release_tasks(
-        self, task_ids: Iterable[str], task_instance: TaskInstanceKey, *, try_number: int | None = None
+        self,
+        task_ids: Iterable[str],
+        task_instance: TaskInstanceKey,
+        *,
+        try_number: int | None = None,
+        life: int | None = None,
     ) -> dict[str, CancelOutcome]:
-        return self.ledger.release_tasks(canonical_ids(task_ids), task_instance, try_number=try_number)
+        return self.ledger.release_tasks(canonical_ids(task_ids), task_instance, try_number=try_number, life=life)
 
     def carry_out_requests(self) -> int:
         return 0

@@ -9,17 +9,22 @@ from itertools import count
 from typing import Any
 
 from airflow_horsies.client.rules import (
+    NO_LONGER_REQUESTED,
     Item,
     Submitter,
     continues_life,
+    follows_success,
+    is_of_same_try,
     items_of,
     key_of_other_work,
     make_result,
     needs_next_round,
+    repairs_by_setting,
     require_derived_ids,
     require_distinct_keys,
 )
-from airflow_horsies.core.submission import AirflowTry, Submission, SubmitResult, TaskInstanceKey
+from airflow_horsies.core.chunk import CHUNK_SUFFIX
+from airflow_horsies.core.submission import AirflowTry, OnClear, Submission, SubmitResult, TaskInstanceKey
 from airflow_horsies.core.task import CancelOutcome, TaskState
 from airflow_horsies.testing.memory import Memory
 from airflow_horsies.testing.plan import NewTask, locked
@@ -62,6 +67,7 @@ class Row:
             "run_started_at": self.tried.run_started_at,
             "clear_number": self.tried.clear_number,
             "max_tries": self.tried.max_tries,
+            "place": self.submission.position if self.submission.is_latest else NO_LONGER_REQUESTED,
         }
 
 
@@ -92,25 +98,78 @@ class FakeLedger:
     @locked
     def read_submissions(self, task_instance: TaskInstanceKey) -> list[Submission]:
         found = [row.submission for row in self.rows.get(task_instance, ())]
-        return sorted(found, key=lambda item: (item.life, item.round, item.position))
+        return sorted(self._by_task(found), key=lambda item: (item.life, item.round, item.position))
+
+    @locked
+    def read_all_items(self) -> list[Submission]:
+        return [row.submission for row in self._all_rows()]
+
+    def _by_task(self, submissions: Sequence[Submission]) -> list[Submission]:
+        """One for each chunk, at the place of its first requested item."""
+        found: dict[tuple[str, int, int], Submission] = {}
+        for item in submissions:
+            chunk_id, _ = self.memory.chunk_of.get(item.horsies_task_id, (None, 0))
+            if chunk_id is None:
+                found[item.horsies_task_id, item.life, item.round] = item
+                continue
+            name = f"{item.task_name}{CHUNK_SUFFIX}"
+            chunk = replace(item, horsies_task_id=chunk_id, task_name=name, round=1)
+            other = found.get((chunk_id, item.life, 1), chunk)
+            found[chunk_id, item.life, 1] = min(chunk, other, key=lambda one: (not one.is_latest, one.position))
+        return list(found.values())
+
+    @locked
+    def locate(self, task_instance: TaskInstanceKey) -> list[tuple[str, int, int, list[int] | None]]:
+        """The requested tasks of a task instance: id, life, place, and the places of the items of a chunk."""
+        found: dict[str, tuple[str, int, int, list[int] | None]] = {}
+        for row in self.rows.get(task_instance, ()):
+            item = row.submission
+            if not item.is_latest:
+                continue
+            chunk_id, number = self.memory.chunk_of.get(row.task_id, (row.task_id, 0))
+            size = len(self.memory.chunks.get(chunk_id, ()))
+            places = found.setdefault(chunk_id, (chunk_id, item.life, item.position, [-1] * size if size else None))[3]
+            if places is not None:
+                places[number] = item.position
+        return list(found.values())
 
     @locked
     def read_all_submissions(self) -> list[Submission]:
-        return [row.submission for row in self._all_rows()]
+        return [item for rows in self.rows.values() for item in self._by_task([row.submission for row in rows])]
 
     @locked
-    def submit_tasks(self, tasks: Sequence[NewTask], submitter: Submitter) -> list[SubmitResult]:
-        """Reattach to, adopt or send each task, and cancel tasks that are no longer needed."""
+    def submit_tasks(
+        self,
+        tasks: Sequence[NewTask],
+        submitter: Submitter,
+        *,
+        uses_items: bool = False,
+        on_clear: OnClear = OnClear.ALL,
+    ) -> list[SubmitResult]:
+        """Reattach to, adopt or send each task, and cancel tasks that are no longer needed.
+
+        :param uses_items: also use the items of chunks.
+        :param on_clear: whether a clear keeps what has completed.
+        """
         require_derived_ids([task.encoded for task in tasks])
         for task in tasks:
             self.plan.outcome_of(task)
         rows = self.rows.setdefault(submitter.task_instance, [])
         last_life = max((row.submission.life for row in rows), default=0)
         newest = {row.slot: row for row in rows if row.submission.life == last_life}
-        continues = continues_life(submitter, [row.columns for row in newest.values()])
-        requests = _make_requests(tasks, newest.values() if continues else ())
-        self._find_tasks(requests, is_clear=bool(rows) and not continues)
+        columns = [row.columns for row in newest.values()]
+        continues = continues_life(submitter, columns)
+        repairs = bool(newest) and not continues and repairs_by_setting(submitter, columns, on_clear)
+        usable = [row for row in newest.values() if uses_items or row.task_id not in self.memory.chunk_of]
+        requests = _make_requests(tasks, usable if continues or repairs else ())
+        if not (continues and self._follows_success(submitter.tried, newest.values())):
+            self._find_earlier_tasks(requests, submitter.tried if continues else None)
+        self._find_shared_tasks(requests, is_clear=bool(rows) and not continues)
         self._release_unwanted(newest.values(), requests, submitter.task_instance)
+        if repairs:
+            # The new life records its own rows, also of the tasks that it keeps.
+            for request in requests:
+                request.row = None
         life = last_life if continues else last_life + 1
         rows.extend(self._record(requests, newest if continues else {}, submitter, life))
         _place(rows, requests, life=life if requests else last_life, try_number=submitter.tried.try_number)
@@ -122,26 +181,67 @@ class FakeLedger:
 
     @locked
     def release_tasks(
-        self, task_ids: Collection[str], task_instance: TaskInstanceKey, *, try_number: int | None
+        self,
+        task_ids: Collection[str],
+        task_instance: TaskInstanceKey,
+        *,
+        try_number: int | None,
+        life: int | None = None,
     ) -> dict[str, CancelOutcome]:
-        """Cancel tasks that nothing else waits for, unless a later try of the task instance does."""
-        if try_number is not None and self._has_later_try(task_ids, task_instance, try_number):
+        """Cancel tasks that nothing else waits for, unless a later try or life of the task instance does."""
+        chunks = self.memory.chunks
+        if any(task_id in chunks for task_id in task_ids):
+            return self._release_chunks(task_ids, task_instance, try_number=try_number, life=life)
+        if self._has_later_try(task_ids, task_instance, try_number, life):
             return dict.fromkeys(task_ids, CancelOutcome.STILL_WANTED)
         return self._release(task_ids, task_instance)
 
+    def _release_chunks(
+        self,
+        task_ids: Collection[str],
+        task_instance: TaskInstanceKey,
+        *,
+        try_number: int | None,
+        life: int | None,
+    ) -> dict[str, CancelOutcome]:
+        outcomes: dict[str, CancelOutcome] = {}
+        for task_id in task_ids:
+            items = self.memory.chunks.get(task_id, [task_id])
+            of_items = self.release_tasks(items, task_instance, try_number=try_number, life=life)
+            if task_id in self.memory.chunks and CancelOutcome.STILL_WANTED not in of_items.values():
+                outcomes[task_id] = self.memory.cancel_task(task_id)
+            else:
+                outcomes |= dict.fromkeys([task_id], next(iter(of_items.values())))
+        return outcomes
+
     # -- submitting ----------------------------------------------------------------------------------------------------
 
-    def _find_tasks(self, requests: Sequence[Request], *, is_clear: bool) -> None:
-        """Find the live and completed tasks of these requests. A clear asks for the work again, without its key."""
+    def _follows_success(self, tried: AirflowTry, newest: Collection[Row]) -> bool:
+        states = {row.task_id: self.memory.read_task(row.task_id).state for row in newest} if tried.is_traced else {}
+        return follows_success(tried, [row.columns for row in newest], states)
+
+    def _find_earlier_tasks(self, requests: Sequence[Request], tried: AirflowTry | None) -> None:
+        """Find the live and completed tasks of these requests, and all that the same try sent.
+
+        :param tried: None if their rows are of an earlier life.
+        """
         for request in requests:
-            if request.row is not None:
+            if request.row is None:
+                continue
+            if tried is not None and is_of_same_try(tried, request.row.columns):
+                request.task_id = request.row.task_id
+                request.state = self.memory.read_task(request.task_id).state
+            else:
                 self._take(request, [request.row.task_id])
+
+    def _find_shared_tasks(self, requests: Sequence[Request], *, is_clear: bool) -> None:
+        """Find the tasks that others sent under the same key. A clear asks for the work again, without its key."""
         keyed = [request for request in requests if request.task_id is None and request.key is not None]
         if not is_clear:
             require_distinct_keys([request.task.encoded for request in keyed])
             keyed = [request for request in keyed if self._share(request)]
         for request in keyed:
-            encoded = replace(request.task.encoded, idempotency_digest=None)
+            encoded = request.task.encoded._replace(idempotency_digest=None)
             request.task = replace(request.task, encoded=encoded)
 
     def _share(self, request: Request) -> bool:
@@ -203,11 +303,16 @@ class FakeLedger:
 
     # -- releasing -----------------------------------------------------------------------------------------------------
 
-    def _has_later_try(self, task_ids: Collection[str], task_instance: TaskInstanceKey, try_number: int) -> bool:
-        """Whether a later try of the life that sent the first of these tasks has submitted."""
+    def _has_later_try(
+        self, task_ids: Collection[str], task_instance: TaskInstanceKey, try_number: int | None, life: int | None
+    ) -> bool:
+        """Whether a later life has taken over one of these tasks, or a later try has submitted in a life that has."""
         rows = self.rows.get(task_instance, [])
-        lives = {row.submission.life for row in rows if row.task_id == next(iter(task_ids), None)}
-        return any(row.submission.life in lives and row.last_try > try_number for row in rows)
+        lives = {row.submission.life for row in rows if row.task_id in task_ids}
+        if life is not None and any(found > life for found in lives):
+            return True
+        tries = [row.last_try for row in rows if row.submission.life in lives]
+        return try_number is not None and any(found > try_number for found in tries)
 
     def _release(self, task_ids: Collection[str], task_instance: TaskInstanceKey) -> dict[str, CancelOutcome]:
         for row in self.rows.get(task_instance, ()):

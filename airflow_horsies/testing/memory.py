@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -18,9 +19,19 @@ from airflow_horsies.client.rules import (
     require_distinct_keys,
     require_same_command,
 )
+from airflow_horsies.core.chunk import CHUNK_SUFFIX, ITEMS, ITEMS_FAILED
 from airflow_horsies.core.cluster import QueueDepth
 from airflow_horsies.core.log import LogCursor, LogLine, Progress, TaskNews, lines_of_each
-from airflow_horsies.core.task import LIVE_STATES, AttemptRecord, CancelOutcome, TaskState, TaskView, require_states
+from airflow_horsies.core.task import (
+    LIVE_STATES,
+    AttemptRecord,
+    CancelOutcome,
+    TaskFailure,
+    TaskResult,
+    TaskState,
+    TaskView,
+    require_states,
+)
 from airflow_horsies.exceptions import TaskNotFound
 from airflow_horsies.testing.outcomes import play, records_of
 from airflow_horsies.testing.plan import NewTask, Plan, UndeclaredTask, locked
@@ -40,6 +51,9 @@ class Memory:
         self.records: dict[str, tuple[AttemptRecord, ...]] = {}
         self.lines: dict[str, list[LogLine]] = {}
         self.progress: dict[str, Progress] = {}
+        # The items of each chunk, which are tasks here, and the chunk and number of each of them.
+        self.chunks: dict[str, list[str]] = {}
+        self.chunk_of: dict[str, tuple[str, int]] = {}
         self._looked_at: set[str] = set()
 
     # -- sending -----------------------------------------------------------------------------------------------------
@@ -103,6 +117,41 @@ class Memory:
             kwargs=task.kwargs,
         )
 
+    @locked
+    def join(self, item_ids: Sequence[str]) -> str:
+        """Make these tasks the items of a new chunk; returns its id."""
+        first = self.tasks[item_ids[0]]
+        chunk_id = str(uuid.uuid4())
+        items = [dict(self.sent[item_id].kwargs) for item_id in item_ids]
+        name = f"{first.task_name}{CHUNK_SUFFIX}"
+        self.chunks[chunk_id] = list(item_ids)
+        self.chunk_of |= {item_id: (chunk_id, number) for number, item_id in enumerate(item_ids)}
+        self.tasks[chunk_id] = replace(first, id=chunk_id, task_name=name, kwargs={ITEMS: items})
+        return chunk_id
+
+    def _look_at_chunk(self, chunk_id: str) -> TaskView:
+        """A chunk completes if all its items do."""
+        chunk = self.tasks[chunk_id]
+        if chunk.state is TaskState.CANCELLED:
+            return chunk
+        items = [self.read_task(item_id) for item_id in self.chunks[chunk_id]]
+        states = {item.state for item in items}
+        failed = sum(item.state is not TaskState.COMPLETED for item in items)
+        if any(not state.is_terminal for state in states):
+            has_begun = states & {TaskState.RUNNING, TaskState.COMPLETED, TaskState.FAILED}
+            state = TaskState.RUNNING if has_begun else TaskState.PENDING
+            chunk = replace(chunk, state=state)
+        elif not failed:
+            summary = TaskResult(ok={"items": len(items), "completed": len(items)})
+            chunk = replace(chunk, state=TaskState.COMPLETED, finished_at=datetime.now(UTC), result=summary)
+        else:
+            message = f"{failed} of {len(items)} items did not complete."
+            error = TaskResult(error=TaskFailure(error_code=ITEMS_FAILED, message=message))
+            now = datetime.now(UTC)
+            chunk = replace(chunk, state=TaskState.FAILED, finished_at=now, error_code=ITEMS_FAILED, result=error)
+        self.tasks[chunk_id] = chunk
+        return chunk
+
     def _command_of(self, task: NewTask) -> FoundCommand:
         return FoundCommand(self.tasks[task.id].state, task.encoded.command_fingerprint)
 
@@ -112,6 +161,8 @@ class Memory:
     def look(self, task_id: str) -> TaskView | None:
         """The current task. If its queue is served, its declared outcome applies now."""
         self._looked_at.add(task_id)
+        if task_id in self.chunks:
+            return self._look_at_chunk(task_id)
         task, new = self.tasks.get(task_id), self.sent.get(task_id)
         if task is None or new is None or task.state.is_terminal or not self._is_served(task.queue):
             return task
@@ -142,7 +193,7 @@ class Memory:
 
     @locked
     def read_queues(self) -> list[QueueDepth]:
-        live = [task for task in self.tasks.values() if not task.state.is_terminal]
+        live = [task for task in self.tasks.values() if not task.state.is_terminal and task.id not in self.chunk_of]
         names = sorted({*self.queues, *(task.queue for task in live)})
         if not names:
             raise self.plan.refuse(
@@ -188,6 +239,8 @@ class Memory:
             return CancelOutcome.ALREADY_FINISHED
         if task.state not in states:
             raise not_to_be_cancelled(task_id, task.state, states)
+        for item_id in self.chunks.get(task_id, ()):
+            self.cancel_task(item_id)
         self._keep(replace(task, state=TaskState.CANCELLED, finished_at=datetime.now(UTC)))
         return CancelOutcome.CANCELLED
 

@@ -59,6 +59,8 @@ class Reason(StrEnum):
     NOT_SERVED = "not_served"
     NOT_FOUND = "not_found"
     ERROR = "error"
+    # Only in the event of a task that starts in the triggerer.
+    NOT_STARTED = "not_started"
 
 
 class HorsiesTrigger(BaseTrigger):
@@ -80,6 +82,8 @@ class HorsiesTrigger(BaseTrigger):
     """
 
     numbers_tasks: ClassVar[bool] = False
+    # The life that waits, if it is known.
+    life: int | None = None
 
     def __init__(
         self,
@@ -115,7 +119,7 @@ class HorsiesTrigger(BaseTrigger):
             async with Hold(None if self.trigger_id is None else self.deferred_at) as hold:
                 payload = await self._event()
                 held = await hold.wait()
-            yield TriggerEvent({**payload, "held_seconds": held} if held else payload)  # type: ignore[no-untyped-call]
+            yield await self._conclude({**payload, "held_seconds": held} if held else payload)
         except asyncio.CancelledError:
             if not KILL_REACHES_TRIGGERS:
                 await self.on_kill()
@@ -126,6 +130,10 @@ class HorsiesTrigger(BaseTrigger):
         over from one that was silent for a while. Only the state of the task instance shows which."""
         if self.cancel_on_kill:
             await _shield(self._cancel_if_given_up())
+
+    async def _conclude(self, payload: Mapping[str, Any]) -> TriggerEvent:
+        """The event of the trigger: the operator continues on a worker."""
+        return TriggerEvent(payload)  # type: ignore[no-untyped-call]
 
     async def _event(self) -> dict[str, Any]:
         backoff = Backoff(FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS)
@@ -152,7 +160,9 @@ class HorsiesTrigger(BaseTrigger):
 
     async def _watch(self, client: AsyncClient) -> Reason:
         task_ids = await self._find_task_ids(client)
-        task_log = TaskLog(self.log, task_ids, {} if self.seen is None else self.seen, numbered=self.numbers_tasks)
+        places = {} if self.seen is None else await self._places_of_items(client)
+        seen = {} if self.seen is None else self.seen
+        task_log = TaskLog(self.log, task_ids, seen, numbered=self.numbers_tasks, places=places)
         async with client.subscribe(task_ids, seen=self.seen) as waiter:
             return await self._wait(client, waiter, task_log)
 
@@ -162,7 +172,7 @@ class HorsiesTrigger(BaseTrigger):
             instants = [datetime.fromisoformat(text) for text in (self.deadline, queue_deadline) if text]
             until = min(instants, default=None)
             try:
-                await waiter.news(until=until)
+                await self._wait_for_news(waiter, until)
             except TimeoutError:
                 if self._is_over(until):
                     return Reason.TIMED_OUT
@@ -172,9 +182,15 @@ class HorsiesTrigger(BaseTrigger):
             task_log.show(waiter.take())
             if None in waiter.ended.values():
                 return Reason.NOT_FOUND
-            if self._is_decided(waiter.ended):
+            if await self._decide(client, waiter):
                 return Reason.DECIDED
         return Reason.ENDED
+
+    async def _wait_for_news(self, waiter: Waiter, until: datetime | None) -> None:
+        await waiter.news(until=until)
+
+    async def _decide(self, client: AsyncClient, waiter: Waiter) -> bool:
+        return self._is_decided(waiter.ended)
 
     def _is_decided(self, ended: Mapping[str, TaskState | None]) -> bool:
         """Whether the outcome no longer depends on the unfinished tasks."""
@@ -182,6 +198,10 @@ class HorsiesTrigger(BaseTrigger):
 
     async def _find_task_ids(self, client: AsyncClient) -> list[str]:
         return self.task_ids
+
+    async def _places_of_items(self, client: AsyncClient) -> Mapping[tuple[str, int], int]:
+        """The places of the items of chunks, by task and number."""
+        return {}
 
     async def _is_unserved(self, client: AsyncClient, task_ids: Collection[str]) -> bool:
         queues, now = await client.read_queues(), datetime.now(UTC)
@@ -206,7 +226,7 @@ class HorsiesTrigger(BaseTrigger):
         while True:
             try:
                 client = await self._client()
-                await client.release_tasks(await self._find_task_ids(client), instance)
+                await client.release_tasks(await self._find_task_ids(client), instance, life=self.life)
             except RETRIED_ERRORS as error:
                 pause = backoff.next_pause()
                 self.log.warning("Cannot cancel the tasks of %s. Trying again in %.1f s: %s", instance, pause, error)

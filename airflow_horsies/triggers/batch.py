@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, ClassVar
 
 from airflow_horsies.client.async_client import AsyncClient
-from airflow_horsies.core.submission import TaskInstanceKey, batch_task_ids
-from airflow_horsies.core.task import TaskState
+from airflow_horsies.client.hub import Waiter
+from airflow_horsies.client.waiting import POLL_SECONDS
+from airflow_horsies.core.batch import FailureCount
+from airflow_horsies.core.submission import TaskInstanceKey, is_lost
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.triggers.base import HorsiesTrigger, Reason
 from airflow_horsies.triggers.task_log import StoredSeen
@@ -20,7 +25,9 @@ class HorsiesBatchTrigger(HorsiesTrigger):
     :param task_instance: dag_id, run_id, task_id and map_index of the task instance.
     :param life: the life whose submissions belong to the batch.
     :param size: the number of items; fewer are an error.
-    :param max_failures: fire as soon as more tasks than this have not completed.
+    :param results: what the operator returns.
+    :param max_failures: fire as soon as more items than this have not completed.
+    :param kept: how many of them had not completed before and were not to run again.
     """
 
     numbers_tasks: ClassVar[bool] = True
@@ -39,6 +46,8 @@ class HorsiesBatchTrigger(HorsiesTrigger):
         namespace: str | None = None,
         seen: StoredSeen | None = None,
         deferred_at: str | None = None,
+        results: str | None = None,
+        kept: int = 0,
     ) -> None:
         super().__init__(
             task_ids=[],
@@ -54,6 +63,11 @@ class HorsiesBatchTrigger(HorsiesTrigger):
         self.size = size
         self.life = life
         self.max_failures = max_failures
+        self.results = results
+        self.kept = kept
+        self._failures = FailureCount((), POLL_SECONDS)
+        self._counts_items = False
+        self._is_chunked = False
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         return "airflow_horsies.triggers.HorsiesBatchTrigger", {
@@ -61,21 +75,48 @@ class HorsiesBatchTrigger(HorsiesTrigger):
             "life": self.life,
             "max_failures": self.max_failures,
             **({} if self.size is None else {"size": self.size}),
+            **({} if self.results is None else {"results": self.results}),
+            # A triggerer of an older release does not know it.
+            **({"kept": self.kept} if self.kept else {}),
             **self._common(),
         }
 
     def _payload(self, reason: Reason, message: str | None = None) -> dict[str, Any]:
-        agreed = {"life": self.life, "size": self.size, "max_failures": self.max_failures}
-        return {**super()._payload(reason, message), **agreed}
+        agreed = {"life": self.life, "size": self.size, "max_failures": self.max_failures, "kept": self.kept}
+        asked = {} if self.results is None else {"results": self.results}
+        return {**super()._payload(reason, message), **agreed, **asked}
 
-    def _is_decided(self, ended: Mapping[str, TaskState | None]) -> bool:
+    async def _wait_for_news(self, waiter: Waiter, until: datetime | None) -> None:
+        if not self._counts_items:
+            await waiter.news(until=until)
+            return
+        # Items fail while their chunk goes on.
+        try:
+            async with asyncio.timeout(POLL_SECONDS) as pause:
+                await waiter.news(until=until)
+        except TimeoutError:
+            if not pause.expired():
+                raise
+
+    async def _decide(self, client: AsyncClient, waiter: Waiter) -> bool:
         if self.max_failures is None:
             return False
-        return sum(state is not TaskState.COMPLETED for state in ended.values()) > self.max_failures
+        to_count = self._failures.to_count(waiter.ended, time.monotonic())
+        counts = await client.count_items(to_count) if to_count else {}
+        failures = self._failures.total(waiter.ended, counts)
+        return is_lost(failures, allowed=self.max_failures, kept=self.kept)
 
     async def _find_task_ids(self, client: AsyncClient) -> list[str]:
-        submissions = await client.read_submissions(self._batch)
-        return batch_task_ids(submissions, life=self.life, size=self.size)
+        found = await client.read_batch_tasks(self._batch, life=self.life, size=self.size)
+        self._failures = FailureCount(found.chunk_ids, POLL_SECONDS)
+        self._counts_items = bool(found.chunk_ids) and self.max_failures is not None
+        self._is_chunked = bool(found.chunk_ids)
+        return list(found.task_ids)
+
+    async def _places_of_items(self, client: AsyncClient) -> Mapping[tuple[str, int], int]:
+        if not self._is_chunked:
+            return {}
+        return (await client.read_batch(self._batch, life=self.life, size=self.size)).by_item()
 
     @property
     def _batch(self) -> TaskInstanceKey:

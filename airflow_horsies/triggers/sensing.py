@@ -12,6 +12,7 @@ from airflow_horsies.airflow_instance import can_ask, read_state_async
 from airflow_horsies.client.async_client import AsyncClient
 from airflow_horsies.client.hub import Waiter
 from airflow_horsies.client.waiting import POLL_SECONDS
+from airflow_horsies.core.batch import ChunkCount, effective_states
 from airflow_horsies.core.submission import TaskInstanceKey, latest_task_ids
 from airflow_horsies.core.task import TaskState
 from airflow_horsies.hook import HorsiesHook
@@ -47,6 +48,8 @@ class HorsiesSensorTrigger(HorsiesTrigger):
             deferred_at=deferred_at,
         )
         self.failed_states = sorted(failed_states)
+        self._counts: dict[str, ChunkCount] = {}
+        self._counted: set[str] = set()
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         return "airflow_horsies.triggers.HorsiesSensorTrigger", {
@@ -57,8 +60,21 @@ class HorsiesSensorTrigger(HorsiesTrigger):
             **self._stored_deferral(),
         }
 
-    def _is_decided(self, ended: Mapping[str, TaskState | None]) -> bool:
-        return any(state in self.failed_states for state in ended.values())
+    async def _decide(self, client: AsyncClient, waiter: Waiter) -> bool:
+        states = await self._effective_states(client, waiter)
+        return any(state in self.failed_states for state in states.values())
+
+    async def _effective_states(self, client: AsyncClient, waiter: Waiter) -> dict[str, TaskState]:
+        """The states of the ended tasks; a chunk of which all requested items completed has completed."""
+        ended = {task_id: state for task_id, state in waiter.ended.items() if state is not None}
+        new = [
+            task_id
+            for task_id, state in ended.items()
+            if state is not TaskState.COMPLETED and task_id not in self._counted
+        ]
+        self._counts |= await client.count_items(new)
+        self._counted.update(new)
+        return effective_states(ended, self._counts)
 
 
 class HorsiesSubmissionTrigger(HorsiesSensorTrigger):
@@ -125,12 +141,12 @@ class HorsiesSubmissionTrigger(HorsiesSensorTrigger):
         """The reason to fire, or no reason and the ids of newer tasks."""
         pause = SETTLE_SECONDS
         while True:
-            await self._wait_for_news(waiter)
+            await self._wait_until_news(client, waiter)
             # A clear cancels the old tasks and submits new ones at once, so only the latest tasks count.
             latest = await self._find_task_ids(client)
             if latest != task_ids:
                 return None, latest
-            reason = self._reason(waiter)
+            reason = await self._reason(client, waiter)
             if reason is not None and not await self._has_ended():
                 # The task instance was cleared or recreated and is about to submit, or it is about to end.
                 reason = None
@@ -148,21 +164,21 @@ class HorsiesSubmissionTrigger(HorsiesSensorTrigger):
         state = await read_state_async(self._submitter_key)
         return state is not None and state.has_ended
 
-    async def _wait_for_news(self, waiter: Waiter) -> None:
+    async def _wait_until_news(self, client: AsyncClient, waiter: Waiter) -> None:
         """Return when there is a reason to fire, or when it is time to look for newer tasks."""
         pause = self.poll_seconds
         if self.deadline:
             pause = min(pause, _seconds_until(datetime.fromisoformat(self.deadline)))
         with suppress(TimeoutError):
             async with asyncio.timeout(pause):
-                while self._reason(waiter) is None:
+                while await self._reason(client, waiter) is None:
                     await (waiter.news() if waiter.pending else asyncio.sleep(pause))
 
-    def _reason(self, waiter: Waiter) -> Reason | None:
-        states = waiter.ended.values()
-        if None in states:
+    async def _reason(self, client: AsyncClient, waiter: Waiter) -> Reason | None:
+        if None in waiter.ended.values():
             return Reason.NOT_FOUND
-        if self._is_decided(waiter.ended):
+        states = (await self._effective_states(client, waiter)).values()
+        if any(state in self.failed_states for state in states):
             return Reason.DECIDED
         if states and not waiter.pending and all(state in self.allowed_states for state in states):
             return Reason.ENDED

@@ -7,8 +7,10 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from airflow_horsies.client.async_client import AsyncClient
 from airflow_horsies.client.client import Client
 from airflow_horsies.client.waiting import wait_until_stopped
+from airflow_horsies.core.batch import NO_NUMBER
 from airflow_horsies.core.log import LogCursor, LogLine, Progress, TaskNews, lines_of_each
 from airflow_horsies.core.wording import describe_progress
 from airflow_horsies.exceptions import TRANSIENT_ERRORS, HorsiesError
@@ -25,15 +27,23 @@ class TaskLog:
     :param logger: the logger of the operator or the trigger.
     :param task_ids: the tasks.
     :param numbered: show the position of the task with each line.
+    :param places: the places of the items of chunks, by task and number.
     """
 
     def __init__(
-        self, logger: Any, task_ids: Sequence[str], seen: dict[str, LogCursor], *, numbered: bool = False
+        self,
+        logger: Any,
+        task_ids: Sequence[str],
+        seen: dict[str, LogCursor],
+        *,
+        numbered: bool = False,
+        places: Mapping[tuple[str, int], int] | None = None,
     ) -> None:
         self.seen = seen
         self._log = logger
         self._task_ids = task_ids
         self._positions = {task_id: position for position, task_id in enumerate(task_ids)} if numbered else {}
+        self._places = places or {}
         self._progress: dict[str, Progress] = {}
         self._progress_at: dict[str, float] = {}
         self._is_readable = True
@@ -49,7 +59,7 @@ class TaskLog:
         if not self._is_readable:
             return
         try:
-            self.show(self._read(client, self._task_ids))
+            self.show(client.read_news(self._cursors(self._task_ids)))
         except TRANSIENT_ERRORS:
             raise
         except HorsiesError as error:
@@ -62,21 +72,34 @@ class TaskLog:
             wait_until_stopped(client, cancelled)
             unread: Sequence[str] = self._task_ids
             while unread:
-                news = self._read(client, unread)
-                for task_id, update in news.items():
-                    self._show_lines(task_id, update.lines)
-                limit = lines_of_each(len(unread))
-                unread = [task_id for task_id, update in news.items() if len(update.lines) >= limit]
+                unread = self._show_page(unread, client.read_news(self._cursors(unread)))
         except HorsiesError as error:
             self._log.warning("The last log lines of the task cannot be shown: %s", error)
 
-    def _read(self, client: Client, task_ids: Sequence[str]) -> dict[str, TaskNews]:
-        return client.read_news({task_id: self._cursor(task_id) for task_id in task_ids})
+    async def finish_async(self, client: AsyncClient) -> None:
+        """As :meth:`finish`, in a triggerer, of tasks that ended by themselves."""
+        try:
+            unread: Sequence[str] = self._task_ids
+            while unread:
+                unread = self._show_page(unread, await client.read_news(self._cursors(unread)))
+        except HorsiesError as error:
+            self._log.warning("The last log lines of the task cannot be shown: %s", error)
+
+    def _show_page(self, task_ids: Sequence[str], news: Mapping[str, TaskNews]) -> list[str]:
+        """Show the lines; returns the tasks that may have more."""
+        for task_id, update in news.items():
+            self._show_lines(task_id, update.lines)
+        limit = lines_of_each(len(task_ids))
+        return [task_id for task_id, update in news.items() if len(update.lines) >= limit]
+
+    def _cursors(self, task_ids: Sequence[str]) -> dict[str, LogCursor]:
+        return {task_id: self._cursor(task_id) for task_id in task_ids}
 
     def _show_lines(self, task_id: str, lines: Sequence[LogLine]) -> None:
         for line in lines:
             if line.cursor > self._cursor(task_id):
-                self._log.log(_level(line.level), "[%s] %s", self._label(task_id, f"attempt {line.attempt}"), line.text)
+                label = self._label(task_id, f"attempt {line.attempt}", item=line.item)
+                self._log.log(_level(line.level), "[%s] %s", label, line.text)
                 self.seen[task_id] = line.cursor
 
     def _show_progress(self, task_id: str, progress: Progress) -> None:
@@ -91,9 +114,15 @@ class TaskLog:
             self._progress[task_id] = progress
             self._progress_at[task_id] = now
 
-    def _label(self, task_id: str, *more: str) -> str:
-        item = [f"item {self._positions[task_id]}"] if task_id in self._positions else []
-        return ", ".join([*item, *more])
+    def _label(self, task_id: str, *more: str, item: int | None = None) -> str:
+        if not self._places:
+            place = self._positions.get(task_id)
+        else:
+            place = self._places.get((task_id, NO_NUMBER if item is None else item))
+        if place is not None:
+            return ", ".join([f"item {place}", *more])
+        chunk = [f"chunk {self._positions[task_id]}"] if self._places and task_id in self._positions else []
+        return ", ".join([*chunk, *more])
 
     def _cursor(self, task_id: str) -> LogCursor:
         return self.seen.get(task_id, LogCursor())

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from airflow.models.dagrun import DagRun
 from airflow.models.renderedtifields import RenderedTaskInstanceFields
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.taskinstancehistory import TaskInstanceHistory
@@ -64,6 +65,11 @@ def read_states(session: Session, keys: Collection[TaskInstanceKey]) -> dict[Tas
         )
         for dag_id, run_id, task_id, map_index, state in rows
     }
+
+
+def read_clear_number(session: Session, key: TaskInstanceKey) -> int | None:
+    """How often Airflow has cleared tasks of the DAG run; None if it no longer exists."""
+    return session.scalar(select(DagRun.clear_number).where(DagRun.dag_id == key.dag_id, DagRun.run_id == key.run_id))
 
 
 def read_rendered(session: Session, key: TaskInstanceKey) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from airflow_horsies.ui.routes import instance as instance_routes
 from airflow_horsies.ui.routes import monitoring
 from airflow_horsies.ui.routes import overview as overview_routes
 from airflow_horsies.ui.routes import pages as page_routes
+from airflow_horsies.ui.routes import repair as repair_routes
 from airflow_horsies.ui.routes import report as report_routes
 from airflow_horsies.ui.routes import run as run_routes
 
@@ -34,7 +35,15 @@ app = FastAPI(
     openapi_url=None,
     redirect_slashes=False,
 )
-for module in (instance_routes, run_routes, overview_routes, report_routes, page_routes, monitoring):
+for module in (
+    instance_routes,
+    repair_routes,
+    run_routes,
+    overview_routes,
+    report_routes,
+    page_routes,
+    monitoring,
+):
     app.include_router(module.router)
 
 

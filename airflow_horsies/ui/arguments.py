@@ -11,6 +11,7 @@ from functools import cached_property
 from itertools import zip_longest
 from typing import Any
 
+from airflow_horsies.core.chunk import ITEMS
 from airflow_horsies.core.masking import MASK
 from airflow_horsies.core.submission import Submission
 
@@ -65,6 +66,14 @@ def shown_arguments(sent: Mapping[str, Any] | None, rendered: Rendered, submissi
         return _shown(sent, other, rendered, same_places=same_places)
     # Another try may have rendered different arguments.
     return rendered.kwargs if rendered.try_number == submission.try_number else None
+
+
+def kwargs_of_item(sent: Mapping[str, Any] | None, number: int | None) -> Mapping[str, Any] | None:
+    """The arguments of an item of a chunk, or of a task of its own."""
+    if sent is None or number is None:
+        return sent
+    items = sent.get(ITEMS)
+    return items[number] if isinstance(items, list) and number < len(items) else None
 
 
 def hides(shown: Any) -> bool:

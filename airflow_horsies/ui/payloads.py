@@ -98,7 +98,8 @@ class Segment(RunSegment):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """``task`` is None if horsies no longer keeps it."""
+    """``task`` is None if horsies no longer keeps it. An item of a chunk has a ``number`` there, and its own outcome in
+    the fields of the task."""
 
     horsies_task_id: str
     task_name: str
@@ -113,6 +114,7 @@ class Submission:
     attempts: Sequence[Attempt]
     segments: Sequence[Segment]
     progress: ProgressValues | None
+    number: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,6 +191,21 @@ class Values:
 class Cancelled:
     outcomes: Mapping[CancelOutcome, int]
     past_retention: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repair:
+    """A request: the life whose completed items are kept, and the number of items to run again; None for all that did
+    not complete."""
+
+    id: int
+    life: int
+    items: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Withdrawn:
+    withdrawn: bool
 
 
 # -- a DAG run --------------------------------------------------------------------------------------------------------
@@ -328,4 +345,6 @@ class Failures:
     next: NextFailures | None
 
 
-Answer: TypeAlias = Problem | Instance | EmptyInstance | Items | Values | Cancelled | Run | Overview | Failures
+Answer: TypeAlias = (
+    Problem | Instance | EmptyInstance | Items | Values | Cancelled | Repair | Withdrawn | Run | Overview | Failures
+)

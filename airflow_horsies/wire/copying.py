@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 
-from airflow_horsies.wire.encoding import EncodedTask
+from airflow_horsies.wire.encoding import Command, EncodedTask
 
 NULL = r"\N"
+KEPT_NOTHING = "\t".join((NULL,) * 5)
 
 
 def task_lines(tasks: Sequence[EncodedTask], now: datetime, *, with_commands: bool) -> Iterator[str]:
@@ -15,43 +16,50 @@ def task_lines(tasks: Sequence[EncodedTask], now: datetime, *, with_commands: bo
 
     :param with_commands: also the columns that horsies 0.5 added.
     """
-    at = now.isoformat()
+    command: Command | None = None
     for task in tasks:
-        enqueued_at = at if not task.delay_seconds else (now + timedelta(seconds=task.delay_seconds)).isoformat()
-        values = [
-            task.id,
-            _text(task.task_name),
-            _text(task.queue_name),
-            str(task.priority),
-            NULL if task.kwargs is None else _text(task.kwargs),
-            "PENDING",
-            min(task.sent_at, now).isoformat(),
-            enqueued_at,
-            NULL if task.good_until is None else task.good_until.isoformat(),
-            *("f", "0", str(task.max_retries)),
-            _text(task.task_options),
-            task.enqueue_sha,
-            *("f", at, at),
-        ]
-        if with_commands:
-            values += _command(task)
-        yield "\t".join(values) + "\n"
+        if task.command is not command:
+            command = task.command
+            write = _writing(command, now)
+            write_command = _writing_command(command) if with_commands else _writing_nothing
+        yield f"{write(task)}{write_command(task)}\n"
 
 
-def _command(task: EncodedTask) -> list[str]:
-    kept = (NULL,) * 5
-    if task.rerun_input is not None:
-        kept = ("1", "json-utf8", "application/json", _bytes(task.input_digest), _bytes(task.rerun_input))
-    return [
-        "1",
-        _bytes(task.command_fingerprint),
-        _bytes(task.input_digest),
-        _text(task.retention_class_key),
-        "t" if task.retain_rerun_input else "f",
-        NULL if task.idempotency_digest is None else _bytes(task.idempotency_digest),
-        task.rerun_disposition,
-        *kept,
-    ]
+def _writing(command: Command, now: datetime) -> Callable[[EncodedTask], str]:
+    """Writes the columns of both generations; those that the tasks share are written once."""
+    at = now.isoformat()
+    enqueued_at = at if not command.delay_seconds else (now + timedelta(seconds=command.delay_seconds)).isoformat()
+    good_until = NULL if command.good_until is None else command.good_until.isoformat()
+    name = f"{_text(command.task_name)}\t{_text(command.queue_name)}\t{command.priority}"
+    times = f"PENDING\t{min(command.sent_at, now).isoformat()}\t{enqueued_at}\t{good_until}"
+    options = f"f\t0\t{command.max_retries}\t{_text(command.task_options)}"
+
+    def write(task: EncodedTask) -> str:
+        # JSON contains neither tabs nor line breaks.
+        kwargs = NULL if task.kwargs is None else task.kwargs.replace("\\", r"\\")
+        return f"{task.id}\t{name}\t{kwargs}\t{times}\t{options}\t{task.enqueue_sha}\tf\t{at}\t{at}"
+
+    return write
+
+
+def _writing_command(command: Command) -> Callable[[EncodedTask], str]:
+    retention = f"{_text(command.retention_class_key)}\t{'t' if command.retain_rerun_input else 'f'}"
+
+    def write(task: EncodedTask) -> str:
+        digest = _bytes(task.input_digest)
+        rerun_input = task.rerun_input if command.retain_rerun_input else None
+        kept = KEPT_NOTHING
+        if rerun_input is not None:
+            kept = f"1\tjson-utf8\tapplication/json\t{digest}\t{_bytes(rerun_input)}"
+        key = NULL if task.idempotency_digest is None else _bytes(task.idempotency_digest)
+        fingerprint = _bytes(task.command_fingerprint)
+        return f"\t1\t{fingerprint}\t{digest}\t{retention}\t{key}\t{task.rerun_disposition}\t{kept}"
+
+    return write
+
+
+def _writing_nothing(task: EncodedTask) -> str:
+    return ""
 
 
 def _text(value: str) -> str:

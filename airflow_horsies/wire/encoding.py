@@ -7,11 +7,10 @@ import json
 import math
 import os
 import time
-import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 from airflow_horsies.core.spec import DEFAULT_RETENTION, RetryPolicy, TaskSpec
@@ -22,50 +21,142 @@ INLINE_RERUN_INPUT_BYTES = 65_536
 # Deeper than the JSON parser of a worker supports, and more digits than Python converts to text.
 MAX_NESTING = 200
 MAX_INTEGER_BITS = 10_000
+MAX_PLAIN_INTEGER = 2**63
+# The first digit of the fourth group of a UUID by a random one.
+UUID_VARIANTS = {digit: "89ab"[int(digit, 16) % 4] for digit in "0123456789abcdef"}
 RESERVED_KEY_PREFIXES = ("__h_", "__horsies_")
 RESERVED_KEYS = frozenset({"__builtin_task_code__"})
 COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 SORTED = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True)
 ASCII = json.JSONEncoder(separators=(",", ":"))
+# Of values that need no conversion; the encoder refuses numbers that JSON lacks.
+PLAIN_TYPES = frozenset({str, bool, int, float, type(None)})
 IDEMPOTENCY_DOMAIN = b"horsies.enqueue-key.v1"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EncodedTask:
-    """The column values of one row, for both generations."""
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """What the tasks of a batch have in common: all columns but the id, the arguments and the digests of these."""
 
-    id: str
-    id_is_given: bool
     task_name: str
     queue_name: str
     priority: int
-    kwargs: str | None
     sent_at: datetime
     good_until: datetime | None
     delay_seconds: int | None
     max_retries: int
     task_options: str
-    enqueue_sha: str
-    command_fingerprint: bytes
-    input_digest: bytes
-    # The digest of task name and arguments, independent of queue, priority and deadlines.
-    work: bytes
     retention_class_key: str
     retain_rerun_input: bool
-    rerun_disposition: str
-    rerun_input: bytes | None
-    idempotency_digest: bytes | None
+
+    @cached_property
+    def around(self) -> _Around:
+        deadline = None if self.good_until is None else _canonical(self.good_until)
+        what = [self.task_name, self.queue_name, self.priority, None]
+        rest = [deadline, self.delay_seconds, self.task_options]
+        kept = [self.retention_class_key, self.retain_rerun_input, None, None]
+        options = SORTED.encode(json.loads(self.task_options))
+        return _Around(
+            sha=_halves(ASCII, what, [_canonical(self.sent_at), *rest]),
+            fingerprint=_halves(COMPACT, [1, *what], [*rest, *kept]),
+            input=(b'{"args":[],"kwargs":', f',"options":{options}}}'.encode()),
+        )
+
+
+class EncodedTask(NamedTuple):
+    """The column values of one row, for both generations. The digests are computed when they are asked for."""
+
+    id: str
+    id_is_given: bool
+    command: Command
+    kwargs: str | None
+    # The arguments as JSON with sorted keys.
+    arguments: bytes
+    idempotency_digest: bytes | None = None
+
+    @property
+    def task_name(self) -> str:
+        return self.command.task_name
+
+    @property
+    def queue_name(self) -> str:
+        return self.command.queue_name
+
+    @property
+    def good_until(self) -> datetime | None:
+        return self.command.good_until
+
+    @property
+    def priority(self) -> int:
+        return self.command.priority
+
+    @property
+    def sent_at(self) -> datetime:
+        return self.command.sent_at
+
+    @property
+    def delay_seconds(self) -> int | None:
+        return self.command.delay_seconds
+
+    @property
+    def max_retries(self) -> int:
+        return self.command.max_retries
+
+    @property
+    def task_options(self) -> str:
+        return self.command.task_options
+
+    @property
+    def retain_rerun_input(self) -> bool:
+        return self.command.retain_rerun_input
+
+    @property
+    def retention_class_key(self) -> str:
+        return self.command.retention_class_key
+
+    @property
+    def enqueue_sha(self) -> str:
+        return _sha256(self.command.around.sha, ASCII.encode(self.kwargs).encode()).hex()
+
+    @property
+    def command_fingerprint(self) -> bytes:
+        return _sha256(self.command.around.fingerprint, COMPACT.encode(self.kwargs).encode())
+
+    @property
+    def input_digest(self) -> bytes:
+        return _sha256(self.command.around.input, self.arguments)
+
+    @property
+    def work(self) -> bytes:
+        """The digest of task name and arguments, independent of queue, priority and deadlines."""
+        return _work(self.command.task_name, self.arguments)
+
+    @property
+    def rerun_disposition(self) -> str:
+        if not self.command.retain_rerun_input:
+            return "DECLINED_BY_POLICY"
+        return "INLINE" if len(self._input) <= INLINE_RERUN_INPUT_BYTES else "OVER_BOUND"
+
+    @property
+    def rerun_input(self) -> bytes | None:
+        return self._input if self.rerun_disposition == "INLINE" else None
+
+    @property
+    def _input(self) -> bytes:
+        before, after = self.command.around.input
+        return before + self.arguments + after
 
     @property
     def command_columns(self) -> tuple[object, ...]:
         """Replaces the fingerprint where horsies keeps none."""
+        command = self.command
         return (
-            self.task_name,
-            self.queue_name,
-            self.priority,
+            command.task_name,
+            command.queue_name,
+            command.priority,
             self.kwargs,
-            self.good_until,
-            self.task_options,
+            command.good_until,
+            command.task_options,
         )
 
 
@@ -73,49 +164,104 @@ def encode_task(
     spec: TaskSpec, *, max_payload_bytes: int = DEFAULT_MAX_PAYLOAD_BYTES, sent_at: datetime | None = None
 ) -> EncodedTask:
     """Validate and encode, without a database; InvalidTask names the field."""
-    sent_at = sent_at or datetime.now(UTC)
-    retention = spec.retention or DEFAULT_RETENTION
-    kwargs = _json_value(spec.kwargs, "kwargs")
-    kwargs_json = _kwargs_json(kwargs, max_payload_bytes)
-    options_json = _task_options(spec.retry_policy, spec.good_until, spec.timeout)
-    delay_seconds = None if spec.delay is None else int(spec.delay.total_seconds())
-    around = _around_arguments(
-        *(spec.task_name, spec.queue, spec.priority, sent_at, spec.good_until, delay_seconds, options_json),
-        *(retention, spec.retain_rerun_input),
+    kwargs_json, arguments = _encode_arguments(spec.kwargs, max_payload_bytes)
+    return encode_arguments(
+        spec, kwargs_json=kwargs_json, sorted_arguments=arguments, sent_at=sent_at or datetime.now(UTC)
     )
-    arguments = SORTED.encode(kwargs).encode()
-    rerun_input = around.input[0] + arguments + around.input[1]
-    if not spec.retain_rerun_input:
-        disposition = "DECLINED_BY_POLICY"
-    elif len(rerun_input) > INLINE_RERUN_INPUT_BYTES:
-        disposition = "OVER_BOUND"
-    else:
-        disposition = "INLINE"
 
-    return EncodedTask(
-        id=spec.task_id or mint_task_id(),
-        id_is_given=spec.task_id is not None,
-        task_name=spec.task_name,
-        queue_name=spec.queue,
-        priority=spec.priority,
-        kwargs=kwargs_json,
-        sent_at=sent_at,
-        good_until=spec.good_until,
-        delay_seconds=delay_seconds,
-        max_retries=spec.retry_policy.max_retries if spec.retry_policy else 0,
-        task_options=options_json,
-        enqueue_sha=_sha256(around.sha, ASCII.encode(kwargs_json)).hexdigest(),
-        command_fingerprint=_sha256(around.fingerprint, COMPACT.encode(kwargs_json)).digest(),
-        input_digest=hashlib.sha256(rerun_input).digest(),
-        work=_work(spec.task_name, arguments),
-        retention_class_key=retention,
-        retain_rerun_input=spec.retain_rerun_input,
-        rerun_disposition=disposition,
-        rerun_input=rerun_input if disposition == "INLINE" else None,
-        idempotency_digest=(
-            None if spec.idempotency_key is None else _idempotency_digest(spec.task_name, spec.idempotency_key)
-        ),
+
+def encode_arguments(
+    spec: TaskSpec, *, kwargs_json: str | None, sorted_arguments: bytes, sent_at: datetime
+) -> EncodedTask:
+    """A task whose arguments are JSON already: as sent, and with sorted keys."""
+    command = _command(
+        *(spec.task_name, spec.queue, spec.priority, sent_at, spec.good_until, spec.delay),
+        *(spec.retry_policy, spec.timeout, spec.retention or DEFAULT_RETENTION, spec.retain_rerun_input),
     )
+    key = spec.idempotency_key
+    return EncodedTask(
+        spec.task_id or mint_task_id(),
+        spec.task_id is not None,
+        command,
+        kwargs_json,
+        sorted_arguments,
+        None if key is None else _idempotency_digest(spec.task_name, key),
+    )
+
+
+class EncodedItem(NamedTuple):
+    """The arguments of an item as JSON: as sent, and with sorted keys, and their length in bytes."""
+
+    text: str
+    sorted_text: str
+    length: int
+    work: bytes
+
+
+def encode_item(task_name: str, kwargs: Any, max_payload_bytes: int) -> EncodedItem:
+    """As encode_task, for an item of a chunk: what it is, and not how it is sent."""
+    if not isinstance(kwargs, Mapping):
+        raise InvalidTask("kwargs", f"must be a mapping of argument names to values, not {type(kwargs).__name__}")
+    kwargs_json, arguments = _encode_arguments(kwargs, max_payload_bytes)
+    text, sorted_text = kwargs_json or "{}", arguments.decode()
+    # One object where both are equal, as they mostly are.
+    return EncodedItem(text, text if text == sorted_text else sorted_text, len(arguments), _work(task_name, arguments))
+
+
+def is_plain_item(kwargs: object) -> bool:
+    """Whether arguments are JSON already, with sorted keys: a quick answer for most items of a large batch."""
+    return type(kwargs) is dict and PLAIN_TYPES.issuperset(map(type, kwargs.values())) and _are_plain(tuple(kwargs))
+
+
+@lru_cache(maxsize=64)
+def _are_plain(keys: tuple[object, ...]) -> bool:
+    """Cached, because the items of a batch mostly have the same keys."""
+    texts = [key for key in keys if type(key) is str]
+    reserved = any(text.startswith(RESERVED_KEY_PREFIXES) or text in RESERVED_KEYS for text in texts)
+    return len(texts) == len(keys) and texts == sorted(texts) and not reserved
+
+
+def encode_policy(policy: RetryPolicy | None) -> dict[str, Any] | None:
+    """The form in which horsies stores a retry policy."""
+    return None if policy is None else _retry_policy(policy)
+
+
+@lru_cache(maxsize=64)
+def _command(
+    task_name: str,
+    queue: str,
+    priority: int,
+    sent_at: datetime,
+    good_until: datetime | None,
+    delay: timedelta | None,
+    retry_policy: RetryPolicy | None,
+    timeout: timedelta | None,
+    retention: str,
+    retain_rerun_input: bool,
+) -> Command:
+    """Cached, because the tasks of a batch share it."""
+    return Command(
+        task_name=task_name,
+        queue_name=queue,
+        priority=priority,
+        sent_at=sent_at,
+        good_until=good_until,
+        delay_seconds=None if delay is None else int(delay.total_seconds()),
+        max_retries=retry_policy.max_retries if retry_policy else 0,
+        task_options=_task_options(retry_policy, good_until, timeout),
+        retention_class_key=retention,
+        retain_rerun_input=retain_rerun_input,
+    )
+
+
+def keep_for(tasks: Sequence[EncodedTask], classes: Mapping[str, str]) -> list[EncodedTask]:
+    """The tasks with the retention class of their queue, where it has one."""
+    # By identity: the tasks of a batch share one command.
+    commands = {id(task.command): task.command for task in tasks}
+    for number, command in commands.items():
+        if command.queue_name in classes:
+            commands[number] = replace(command, retention_class_key=classes[command.queue_name])
+    return [task._replace(command=commands[id(task.command)]) for task in tasks]
 
 
 def work_of(task_name: str, kwargs: Mapping[str, Any]) -> bytes:
@@ -130,19 +276,10 @@ def _work(task_name: str, sorted_arguments: bytes) -> bytes:
 def as_sent(task: EncodedTask, *, queue_name: str, good_until: datetime | None) -> EncodedTask:
     """The task as sent to this queue with this deadline; only its command is valid."""
     deadline = None if good_until is None else good_until.astimezone(UTC)
-    options = {**json.loads(task.task_options), "good_until": None if deadline is None else deadline.isoformat()}
-    options_json = COMPACT.encode(options)
-    around = _around_arguments(
-        *(task.task_name, queue_name, task.priority, task.sent_at, deadline, task.delay_seconds, options_json),
-        *(task.retention_class_key, task.retain_rerun_input),
-    )
-    return replace(
-        task,
-        queue_name=queue_name,
-        good_until=deadline,
-        task_options=options_json,
-        command_fingerprint=_sha256(around.fingerprint, COMPACT.encode(task.kwargs)).digest(),
-    )
+    deadline_text = None if deadline is None else deadline.isoformat()
+    options = {**json.loads(task.command.task_options), "good_until": deadline_text}
+    command = replace(task.command, queue_name=queue_name, good_until=deadline, task_options=COMPACT.encode(options))
+    return task._replace(command=command)
 
 
 class _Around(NamedTuple):
@@ -153,63 +290,59 @@ class _Around(NamedTuple):
     input: tuple[bytes, bytes]
 
 
-@lru_cache(maxsize=64)
-def _around_arguments(
-    task_name: str,
-    queue: str,
-    priority: int,
-    sent_at: datetime,
-    good_until: datetime | None,
-    delay_seconds: int | None,
-    options_json: str,
-    retention: str,
-    retain_rerun_input: bool,
-) -> _Around:
-    """Cached, because the tasks of a batch share it."""
-    deadline = None if good_until is None else _canonical(good_until)
-    what = [task_name, queue, priority, None]
-    rest = [deadline, delay_seconds, options_json]
-    options = SORTED.encode(json.loads(options_json))
-    return _Around(
-        sha=_halves(ASCII, what, [_canonical(sent_at), *rest]),
-        fingerprint=_halves(COMPACT, [1, *what], [*rest, retention, retain_rerun_input, None, None]),
-        input=(b'{"args":[],"kwargs":', f',"options":{options}}}'.encode()),
-    )
-
-
 def _halves(encoder: json.JSONEncoder, before: list[Any], after: list[Any]) -> tuple[bytes, bytes]:
     """The JSON of a list, split around the one item between these."""
     return f"{encoder.encode(before)[:-1]},".encode(), f",{encoder.encode(after)[1:]}".encode()
 
 
-def _sha256(around: tuple[bytes, bytes], arguments: str) -> Any:
-    return hashlib.sha256(around[0] + arguments.encode() + around[1])
+def _sha256(around: tuple[bytes, bytes], arguments: bytes) -> bytes:
+    return hashlib.sha256(around[0] + arguments + around[1]).digest()
 
 
-def _kwargs_json(kwargs: dict[str, Any], max_payload_bytes: int) -> str | None:
-    """The arguments as JSON, or None if there are none."""
+def _encode_arguments(kwargs: Mapping[str, Any], max_payload_bytes: int) -> tuple[str | None, bytes]:
+    """The arguments as JSON, None if there are none; and with sorted keys."""
     if not kwargs:
-        return None
-    encoded = COMPACT.encode(kwargs)
+        return None, b"{}"
+    are_plain, are_sorted = _look_at(kwargs)
+    value = kwargs if are_plain else _json_value(kwargs, "kwargs")
+    encoded = COMPACT.encode(value)
     try:
-        size = len(encoded.encode())
+        sized = encoded.encode()
     except UnicodeEncodeError:
         raise InvalidTask("kwargs", "contain a lone surrogate, which is not valid text. Remove it") from None
-    if size > max_payload_bytes:
+    if len(sized) > max_payload_bytes:
         raise InvalidTask(
             "kwargs",
-            f"are {size:,} bytes of JSON, more than the {max_payload_bytes:,} allowed. Write the data to "
+            f"are {len(sized):,} bytes of JSON, more than the {max_payload_bytes:,} allowed. Write the data to "
             "storage and pass its path, or raise max_payload_bytes in the connection's extra",
         )
-    return encoded
+    return encoded, sized if are_sorted else SORTED.encode(value).encode()
+
+
+def _look_at(kwargs: Mapping[str, Any]) -> tuple[bool, bool]:
+    """Whether the arguments are JSON as they are, and whether their keys are sorted; most are both."""
+    if type(kwargs) is not dict:
+        return False, False
+    last, are_sorted = "", True
+    for key, value in kwargs.items():
+        if type(key) is not str or key[:2] == "__" or not _is_plain(value):
+            return False, False
+        are_sorted = are_sorted and last <= key
+        last = key
+    return True, are_sorted
+
+
+def _is_plain(value: object) -> bool:
+    kind = type(value)
+    if kind is int:
+        return -MAX_PLAIN_INTEGER < value < MAX_PLAIN_INTEGER  # type: ignore[operator]
+    return kind is str or value is None or kind is bool
 
 
 def mint_task_id() -> str:
     """A UUIDv7: horsies limits its history look-ups by the time in it."""
-    value = time.time_ns() // 1_000_000 << 80 | int.from_bytes(os.urandom(10))
-    value = value & ~(0xF << 76) | 0x7 << 76
-    value = value & ~(0x3 << 62) | 0x2 << 62
-    return str(uuid.UUID(int=value))
+    at, random = f"{time.time_ns() // 1_000_000:012x}", os.urandom(10).hex()
+    return f"{at[:8]}-{at[8:]}-7{random[:3]}-{UUID_VARIANTS[random[3]]}{random[4:7]}-{random[7:19]}"
 
 
 @lru_cache(maxsize=64)

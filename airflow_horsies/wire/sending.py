@@ -140,8 +140,9 @@ def require_same_command(task: EncodedTask, found: FoundCommand) -> None:
 
 
 def require_distinct_ids(tasks: Sequence[EncodedTask]) -> None:
-    repeated = [task_id for task_id, count in Counter(task.id for task in tasks).items() if count > 1]
-    if repeated:
+    ids = [task.id for task in tasks]
+    if len(set(ids)) < len(ids):
+        repeated = [task_id for task_id, count in Counter(ids).items() if count > 1]
         raise InvalidTask("task_id", f"{repeated[0]} is given more than once. Nothing was sent. Use each id once")
 
 

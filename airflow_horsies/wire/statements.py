@@ -145,6 +145,20 @@ class Wire:
             sql_text(PACKAGE, "read_running_task"), {"id": task_id, "worker_id": worker_id, "claimed_at": claimed_at}
         )
 
+    def lock_running_task(self, task_id: str, worker_id: str, claimed_at: datetime | None) -> Statement:
+        """As read_running_task; the claim cannot change before the end of the transaction."""
+        return Statement(
+            sql_text(PACKAGE, "lock_running_task"), {"id": task_id, "worker_id": worker_id, "claimed_at": claimed_at}
+        )
+
+    def find_claimed_tasks(self, claims: Sequence[tuple[str, str, datetime | None]]) -> Statement:
+        """:param claims: the id of the task, the id of the worker, and when it claimed the task."""
+        ids, worker_ids, claimed_ats = zip(*claims, strict=True)
+        return Statement(
+            self._sql("find_claimed_tasks"),
+            {"ids": list(ids), "worker_ids": list(worker_ids), "claimed_ats": list(claimed_ats)},
+        )
+
     def find_running_task(self, hostname: str, pid: int) -> Statement:
         return Statement(sql_text(PACKAGE, "find_running_task"), {"hostname": hostname, "pid": pid})
 
@@ -206,22 +220,23 @@ class Wire:
 
 def _columns(task: EncodedTask) -> dict[str, object]:
     """The values of one task for enqueue_tasks.sql, as JSON."""
+    command = task.command
     return {
         "id": task.id,
-        "task_name": task.task_name,
-        "queue_name": task.queue_name,
-        "priority": task.priority,
+        "task_name": command.task_name,
+        "queue_name": command.queue_name,
+        "priority": command.priority,
         "kwargs": task.kwargs,
-        "sent_at": task.sent_at.isoformat(),
-        "delay_seconds": task.delay_seconds,
-        "good_until": None if task.good_until is None else task.good_until.isoformat(),
-        "max_retries": task.max_retries,
-        "task_options": task.task_options,
+        "sent_at": command.sent_at.isoformat(),
+        "delay_seconds": command.delay_seconds,
+        "good_until": None if command.good_until is None else command.good_until.isoformat(),
+        "max_retries": command.max_retries,
+        "task_options": command.task_options,
         "enqueue_sha": task.enqueue_sha,
         "command_fingerprint": _bytea(task.command_fingerprint),
         "input_digest": _bytea(task.input_digest),
-        "retention_class_key": task.retention_class_key,
-        "retain_rerun_input": task.retain_rerun_input,
+        "retention_class_key": command.retention_class_key,
+        "retain_rerun_input": command.retain_rerun_input,
         "idempotency_digest": _bytea(task.idempotency_digest),
         "rerun_disposition": task.rerun_disposition,
         "rerun_input": _bytea(task.rerun_input),

@@ -1,4 +1,4 @@
-"""``horsies_app``: a horsies app with settings suited to Spark."""
+"""``horsies_app``: a horsies app with settings suited to its tasks."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from horsies import AppConfig, CustomQueueConfig, Horsies, PostgresConfig, Queue
 from pydantic import SecretStr
 
 from airflow_horsies.worker.child import start_child
+from airflow_horsies.worker.defaults import WorkerApp, claims_of, may_prefetch
 from airflow_horsies.worker.settings import Queue, WorkerSettings
 from airflow_horsies.worker.tasks import apply_settings, uses_spark
 
@@ -21,10 +22,6 @@ log = logging.getLogger(__name__)
 RECYCLING = "--max-tasks-per-child"
 # A worker misses this many heartbeats before it counts as dead.
 HEARTBEATS = 4
-# A worker that loses its connection during a claim may not know what it claimed, and still renews the claim.
-# horsies allows that for three minutes. A child starts a claimed task within seconds.
-CLAIM_LEASE_MS = 20_000
-MAX_CLAIM_RENEW_AGE_MS = 60_000
 
 
 def horsies_app(
@@ -59,7 +56,8 @@ def horsies_app(
     :param spark_master: where Spark runs: ``local[*]``, ``spark://…``, ``yarn``, ``k8s://…`` or ``sc://…``
         [``HORSIES_SPARK_MASTER``].
     :param spark_conf: Spark's own settings [``HORSIES_SPARK_CONF``, a JSON object].
-    :param config: any other field of horsies' own AppConfig.
+    :param config: any other field of horsies' own AppConfig. ``prefetch_buffer`` is 4 by default if no task of the app
+        uses Spark and no limit of running tasks is set, else 0.
     """
     settings = WorkerSettings.resolve(
         database_url=database_url,
@@ -69,7 +67,9 @@ def horsies_app(
         spark_master=spark_master,
         spark_conf=spark_conf,
     )
-    app = Horsies(AppConfig(**{**_config_of(settings), **_claims_of(config), **config}))
+    ours = _config_of(settings)
+    app = WorkerApp(AppConfig(**{**ours, **claims_of(config), **config}))
+    app.may_prefetch = may_prefetch({**{"custom_queues": ours.get("custom_queues")}, **config})
     apply_settings(app, settings)
     if settings.spark.is_connect:
         # UDFs that are created when a module is imported depend on the kind of session.
@@ -86,13 +86,6 @@ def horsies_app(
             )
 
     return app
-
-
-def _claims_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """How long a claim lasts. horsies decides where other settings of the app depend on it."""
-    if config.keys() & {"claim_lease_ms", "max_claim_renew_age_ms", "prefetch_buffer", "recovery"}:
-        return {}
-    return {"claim_lease_ms": CLAIM_LEASE_MS, "max_claim_renew_age_ms": MAX_CLAIM_RENEW_AGE_MS}
 
 
 def _config_of(settings: WorkerSettings) -> dict[str, Any]:

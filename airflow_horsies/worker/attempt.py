@@ -1,4 +1,4 @@
-"""The attempt that a child runs: its identity, log, progress and stop reason."""
+"""The attempt that a child runs, and its current item: identity, log, progress and stop reason."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from airflow_horsies.worker.logs import AttemptLog
 SOFT_TIMEOUT_LEAD_FRACTION = 0.1
 MIN_LEAD_SECONDS, MAX_LEAD_SECONDS = 2.0, 10.0
 MIN_SOFT_TIMEOUT_SECONDS = 10.0
+# A task that runs this long without a line is shown as running all the same.
+SHOWN_AFTER_SECONDS = 0.75
 
 
 class StopReason(StrEnum):
@@ -25,6 +27,7 @@ class StopReason(StrEnum):
 
     CANCELLED = "it was cancelled"
     TIMED_OUT = "it was about to reach its timeout"
+    ITEM_TIMED_OUT = "it reached its timeout"
     GOOD_UNTIL_PASSED = "its good_until passed while it ran"
     CLAIM_LOST = "horsies gave it to another worker or ended it"
 
@@ -62,7 +65,12 @@ class RunningAttempt:
     error_code: str | None = None
     error_message: str | None = None
     metrics: dict[str, Any] = field(default_factory=dict)
+    # The item that a chunk runs now.
+    item: RunningItem | None = None
     reported: threading.Event = field(default_factory=threading.Event)
+    # Set when its end is handed to the reporter, and when the database refused what was reported of it.
+    is_handed_over: bool = False
+    is_refused: bool = False
     _ending: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @property
@@ -74,11 +82,38 @@ class RunningAttempt:
         assignment = self.assignment
         return Claim(task_id=assignment.task_id, worker_id=assignment.worker_id, claimed_at=assignment.claimed_at)
 
+    def is_part_of(self, running: Running) -> bool:
+        return running is self
+
+    def stop(self, reason: StopReason) -> bool:
+        """Set the reason; False if it is being stopped or has ended."""
+        if self.stop_reason is not None or self.outcome is not None:
+            return False
+        self.settled.clear()
+        self.stop_reason = reason
+        return True
+
+    @property
+    def is_silent_success(self) -> bool:
+        """Whether nobody waits for anything that its report contains."""
+        has_news = self.log.has_lines or self.metrics or self.reports_own_progress
+        return self.outcome == "COMPLETED" and not has_news
+
+    @property
+    def has_something_to_report(self) -> bool:
+        """Whether it is shown while it runs. A short task is reported once, when it has ended."""
+        return (
+            self.log.has_new_lines
+            or self.progress is not None
+            or self.stops_at_good_until
+            or time.monotonic() - self.started >= SHOWN_AFTER_SECONDS
+        )
+
     def current_progress(self) -> Progress | None:
-        if self.progress is None or self.number is None:
+        if self.progress is None:
             return None
         done, total, stage = self.progress
-        return Progress(attempt=self.number, done=done, total=total, stage=stage)
+        return Progress(attempt=self.number or 1, done=done, total=total, stage=stage)
 
     def find_passed_limit(self) -> StopReason | None:
         """The time limit that has passed, if any."""
@@ -104,6 +139,62 @@ class RunningAttempt:
             self.error_message = error_message
             self.outcome = outcome
         return True
+
+
+@dataclass(slots=True, eq=False)
+class RunningItem:
+    """One try of an item of a chunk, which can be stopped alone or with its attempt.
+
+    :param deadline: when to stop it, by the monotonic clock.
+    :param good_until: when to stop it, too; None if it may end later.
+    """
+
+    attempt: RunningAttempt
+    number: int
+    tries: int
+    deadline: float | None = None
+    good_until: datetime | None = None
+    started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    own_stop_reason: StopReason | None = None
+    is_interrupted: bool = False
+    settled: threading.Event = field(default_factory=_set_event)
+    # Whether this try has ended, so that only one thread records how.
+    has_ended: bool = False
+
+    @property
+    def task_id(self) -> str:
+        return self.attempt.task_id
+
+    @property
+    def log(self) -> AttemptLog:
+        return self.attempt.log
+
+    @property
+    def stop_reason(self) -> StopReason | None:
+        return self.own_stop_reason or self.attempt.stop_reason
+
+    def is_part_of(self, running: Running) -> bool:
+        return running is self or running is self.attempt
+
+    def stop(self, reason: StopReason) -> bool:
+        """Set the reason; False if it is being stopped or has ended."""
+        if self.stop_reason is not None or self.has_ended:
+            return False
+        self.settled.clear()
+        self.own_stop_reason = reason
+        return True
+
+    def find_passed_limit(self) -> StopReason | None:
+        """The time limit of the item that has passed, if any."""
+        if self.deadline is not None and time.monotonic() >= self.deadline:
+            return StopReason.ITEM_TIMED_OUT
+        if self.good_until is not None and datetime.now(UTC) >= self.good_until:
+            return StopReason.GOOD_UNTIL_PASSED
+        return None
+
+
+# What can be stopped.
+Running = RunningAttempt | RunningItem
 
 
 def _lead(limit: float) -> float:

@@ -6,19 +6,22 @@ import logging
 import multiprocessing.util
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from horsies import TaskError, TaskResult
 
 from airflow_horsies.borrowed.horsies import Assignment, OperationalErrorCode, OutcomeCode, find_assignment
-from airflow_horsies.worker.attempt import RunningAttempt, StopReason
+from airflow_horsies.worker.announcing import Announcer
+from airflow_horsies.worker.attempt import Running, RunningAttempt, RunningItem, StopReason
+from airflow_horsies.worker.chunk import ChunkOrder, ChunkRun, ItemTask, Tools
 from airflow_horsies.worker.engines.engine import Spark, make_spark
 from airflow_horsies.worker.errors import Failure, TaskFault, describe, is_unstorable, short
 from airflow_horsies.worker.housekeeping import Housekeeper
 from airflow_horsies.worker.logs import AttemptLog, Capture
 from airflow_horsies.worker.masking import mask_known
+from airflow_horsies.worker.outcomes import OutcomeWriter
 from airflow_horsies.worker.parent_death import die_with_parent
 from airflow_horsies.worker.reporter import Reporter, database_of
 from airflow_horsies.worker.settings import WorkerSettings
@@ -36,6 +39,7 @@ STOPPED: dict[StopReason, tuple[str, OutcomeCode | str]] = {
     StopReason.CANCELLED: ("CANCELLED", OutcomeCode.TASK_CANCELLED),
     StopReason.CLAIM_LOST: ("CANCELLED", OutcomeCode.TASK_CANCELLED),
     StopReason.TIMED_OUT: ("FAILED", OutcomeCode.TASK_TIMEOUT),
+    StopReason.ITEM_TIMED_OUT: ("FAILED", OutcomeCode.TASK_TIMEOUT),
     StopReason.GOOD_UNTIL_PASSED: ("FAILED", "GOOD_UNTIL_PASSED"),
 }
 
@@ -50,6 +54,9 @@ class Child:
         self._spark: Spark | None = make_spark(settings.spark, self._on_spark_line) if uses_spark else None
         database = database_of(settings.direct_database_url or settings.database_url)
         self._reporter = Reporter(database, stop=self._stop, before_report=self._before_report)
+        self._outcomes = OutcomeWriter(self._reporter.make_client, self._stop)
+        self._database = database
+        self._chunk: ChunkRun | None = None
         self._housekeeper = Housekeeper(
             database, settings.housekeeping.rule, settings.housekeeping.every.total_seconds()
         )
@@ -61,11 +68,13 @@ class Child:
         parent = multiprocessing.parent_process()
         if parent is not None and parent.pid is not None:
             die_with_parent(parent.pid)
+            Announcer(self._database, parent.pid).start()
         urls = [self._settings.database_url, self._settings.direct_database_url or "", self._settings.spark.master]
         mask_known(self._settings.spark.conf, urls)
         self._capture.install()
         self._stopper.install()
         self._reporter.start()
+        multiprocessing.util.Finalize(None, self._reporter.flush, exitpriority=20)
         if self._settings.housekeeping.every:
             self._housekeeper.start()
         if self._spark is not None:
@@ -75,6 +84,10 @@ class Child:
     @property
     def current(self) -> RunningAttempt | None:
         return self._current
+
+    @property
+    def chunk(self) -> ChunkRun | None:
+        return self._chunk
 
     def find_assignment(self) -> Assignment | None:
         """The task on this thread according to horsies' table, for releases whose frames do not show it."""
@@ -90,11 +103,7 @@ class Child:
 
     def run(self, assignment: Assignment, body: Body, *, with_spark: bool, stops_at_good_until: bool) -> Outcome:
         """Run the body of a task as an attempt with a log, progress and a way to stop it."""
-        attempt_log = AttemptLog(self._settings.log_lines, self._settings.log_bytes)
-        attempt = RunningAttempt(assignment, attempt_log, stops_at_good_until=stops_at_good_until)
-        self._capture.flush()
-        self._current = attempt
-        self._reporter.begin(attempt)
+        attempt = self._begin(assignment, stops_at_good_until=stops_at_good_until)
         value: Any = None
         error: BaseException | None = None
         spark = self._spark if with_spark else None
@@ -112,10 +121,64 @@ class Child:
             self._capture.end_lines()
             return self._end(attempt, value, error, failure)
         finally:
-            if attempt.outcome is None:
-                attempt.end("FAILED")
-            self._current = None
-            self._reporter.end(attempt)
+            self._leave(attempt)
+
+    def run_chunk(self, assignment: Assignment, task: ItemTask, given: Mapping[str, Any]) -> Outcome:
+        """Run the items of a chunk as one attempt."""
+        attempt = self._begin(assignment, stops_at_good_until=False)
+        attempt.reports_own_progress = True
+        spark = self._spark if task.with_spark else None
+        failure: Failure | None = None
+        try:
+            try:
+                failure = self._run_items(attempt, task, ChunkOrder.parse(given), spark)
+            except TaskFault as fault:
+                failure = describe(fault)
+            self._settle(attempt)
+            if spark is not None:
+                self._leave_spark(spark, attempt, None)
+            return self._end_chunk(attempt, failure)
+        finally:
+            self._outcomes.close()
+            self._chunk = None
+            self._leave(attempt)
+
+    def _run_items(
+        self, attempt: RunningAttempt, task: ItemTask, order: ChunkOrder, spark: Spark | None
+    ) -> Failure | None:
+        begun = self._outcomes.open(attempt)
+        if begun is None:
+            return None
+        tools = Tools(self._stopper, self._capture, self._outcomes, spark, self._restart_spark)
+        run = self._chunk = ChunkRun(attempt, task, order, begun, tools)
+        run.run()
+        return run.find_failure()
+
+    def _end_chunk(self, attempt: RunningAttempt, failure: Failure | None) -> Outcome:
+        run = self._chunk
+        if attempt.stop_reason is not None and (run is None or not run.is_done):
+            return _failed(*_end_stopped(attempt, attempt.stop_reason))
+        if run is not None and failure is None:
+            attempt.end("COMPLETED")
+            return TaskResult(ok=run.summary)
+        failure = failure or Failure("OUTCOMES_UNAVAILABLE", "The chunk was not run.")
+        attempt.log.add_note("ERROR", f"{failure.code}: {failure.message}")
+        attempt.end("FAILED", failure.code, failure.message)
+        return _failed(failure.code, failure.message)
+
+    def _begin(self, assignment: Assignment, *, stops_at_good_until: bool) -> RunningAttempt:
+        attempt_log = AttemptLog(self._settings.log_lines, self._settings.log_bytes)
+        attempt = RunningAttempt(assignment, attempt_log, stops_at_good_until=stops_at_good_until)
+        self._capture.flush()
+        self._current = attempt
+        self._reporter.begin(attempt)
+        return attempt
+
+    def _leave(self, attempt: RunningAttempt) -> None:
+        if attempt.outcome is None:
+            attempt.end("FAILED")
+        self._current = None
+        self._reporter.end(attempt)
 
     def _log_error(self, attempt: RunningAttempt, error: BaseException) -> None:
         self._capture.end_lines()
@@ -125,10 +188,14 @@ class Child:
             attempt.log.add_exception(error)
 
     def _settle(self, attempt: RunningAttempt) -> None:
-        if not self._stopper.settle(attempt) and self._spark is not None:
+        if not self._stopper.settle(attempt):
+            self._restart_spark(attempt)
+
+    def _restart_spark(self, running: Running) -> None:
+        if self._spark is not None:
             log.error(
                 "Interrupting the Spark jobs of task %s hangs. Restarting Spark to protect the next task.",
-                attempt.task_id,
+                running.task_id,
             )
             self._spark.restart()
 
@@ -181,23 +248,28 @@ class Child:
             if progress is not None and not attempt.reports_own_progress:
                 attempt.progress = progress
 
-    def _stop(self, attempt: RunningAttempt, reason: StopReason) -> None:
+    def _stop(self, running: Running, reason: StopReason) -> None:
         with self._stopping:
-            if attempt.stop_reason is not None or attempt.outcome is not None:
+            if not running.stop(reason):
                 return
-            attempt.settled.clear()
-            attempt.stop_reason = reason
-        attempt.log.add_note("WARNING", f"Stopping this attempt because {reason}.")
-        interrupt = None if self._spark is None else partial(self._spark.interrupt, attempt.task_id)
+        running.log.add_note("WARNING", f"Stopping this {_kind_of(running)} because {reason}.")
+        interrupt = None if self._spark is None else partial(self._spark.interrupt, running.task_id)
         threading.Thread(
             target=self._stopper.bring_to_stop,
-            args=(attempt, interrupt, partial(self._report_killed, attempt, reason)),
+            args=(running, interrupt, partial(self._report_killed, running, reason)),
             name="horsies-stop",
             daemon=True,
         ).start()
 
-    def _report_killed(self, attempt: RunningAttempt, reason: StopReason) -> bool:
-        attempt.log.add_note("ERROR", "The attempt did not stop. Its process was killed.")
+    def _report_killed(self, running: Running, reason: StopReason) -> bool:
+        run, attempt = self._chunk, running
+        if isinstance(attempt, RunningItem):
+            if run is None or not run.record_killed(attempt, reason):
+                return False
+            attempt = attempt.attempt
+        elif run is not None:
+            self._outcomes.flush_once()
+        attempt.log.add_note("ERROR", f"The {_kind_of(running)} did not stop. Its process was killed.")
         outcome, code = STOPPED[reason]
         if not attempt.end(outcome, _text_of(code), f"The process of the attempt was killed because {reason}."):
             return False
@@ -223,6 +295,14 @@ def run_task(body: Body, *, with_spark: bool, stops_at_good_until: bool) -> Outc
     return _child.run(assignment, body, with_spark=with_spark, stops_at_good_until=stops_at_good_until)
 
 
+def run_chunk(task: ItemTask, given: Mapping[str, Any]) -> Outcome:
+    """Run a chunk, which is only possible in a worker."""
+    assignment = None if _child is None else find_assignment() or _child.find_assignment()
+    if _child is None or assignment is None:
+        return _failed("CHUNKS_UNSUPPORTED", "A chunk can run only in a horsies worker.")
+    return _child.run_chunk(assignment, task, given)
+
+
 def progress(done: int, total: int | None = None, text: str | None = None) -> None:
     """
     Report the progress of the task, which Airflow shows while it runs. Does nothing outside a worker.
@@ -238,9 +318,13 @@ def progress(done: int, total: int | None = None, text: str | None = None) -> No
     :param text: a description of the current step.
     """
     attempt = None if _child is None else _child.current
-    if attempt is not None:
+    chunk = None if _child is None else _child.chunk
+    values = int(done), None if total is None else int(total), None if text is None else short(text)
+    if chunk is not None:
+        chunk.describe_progress(*values)
+    elif attempt is not None:
         attempt.reports_own_progress = True
-        attempt.progress = (int(done), None if total is None else int(total), None if text is None else short(text))
+        attempt.progress = values
 
 
 def _end_stopped(attempt: RunningAttempt, reason: StopReason) -> tuple[OutcomeCode | str, str]:
@@ -249,6 +333,10 @@ def _end_stopped(attempt: RunningAttempt, reason: StopReason) -> tuple[OutcomeCo
     message = f"The attempt was stopped because {reason}."
     attempt.end(outcome, _text_of(code), message)
     return code, message
+
+
+def _kind_of(running: Running) -> str:
+    return "item" if isinstance(running, RunningItem) else "attempt"
 
 
 def _text_of(code: OutcomeCode | str) -> str:

@@ -38,6 +38,9 @@ ERROR_CODES = {
     "PYTHON_WORKER_LOST": ErrorCode(True, "The Python process of an executor was killed or ran out of memory."),
     "RESULT_NOT_JSON": ErrorCode(False, "The task returned a value that JSON cannot represent."),
     "RESULT_TOO_LARGE": ErrorCode(False, "The result exceeds the size limit. Write it with save_result()."),
+    "ITEMS_FAILED": ErrorCode(False, "Some items of a chunk did not complete. Each of them has a code of its own."),
+    "OUTCOMES_UNAVAILABLE": ErrorCode(True, "The outcomes of the items of a chunk could not be read or written."),
+    "CHUNKS_UNSUPPORTED": ErrorCode(False, "The airflow_horsies tables are too old for chunks."),
     "GOOD_UNTIL_PASSED": ErrorCode(False, "good_until passed while the task ran, and the task has stop_at_good_until."),
 }
 """horsies adds its own codes: TASK_TIMEOUT, WORKER_CRASHED, UNHANDLED_EXCEPTION for any other exception, and more."""

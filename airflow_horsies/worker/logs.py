@@ -32,15 +32,21 @@ Sink = Callable[[], "AttemptLog | None"]
 
 
 class AttemptLog:
-    """Collects the lines of one attempt up to a limit; the reporter takes them."""
+    """Collects the lines of one attempt up to a limit; the reporter takes them.
+
+    ``item`` is the number of the item of a chunk that runs now.
+    """
 
     def __init__(self, max_lines: int, max_bytes: int = sys.maxsize) -> None:
         self._max_lines = max_lines
         self._bytes_left = self._max_bytes = max_bytes
-        self._chunks: deque[tuple[datetime, str, list[str]]] = deque()
+        self._chunks: deque[tuple[datetime, str, list[str], int | None]] = deque()
         self._lock = threading.Lock()
+        self.item: int | None = None
         self.count = 0
         self.dropped = 0
+        # Whether there ever was a line, ours or the task's.
+        self.has_lines = False
 
     @property
     def is_full(self) -> bool:
@@ -51,12 +57,12 @@ class AttemptLog:
             kept = self._fitting(lines[: max(self._max_lines - self.count, 0)])
             self.count += len(kept)
             if kept:
-                self._chunks.append((at or datetime.now(UTC), level, kept))
+                self._append(at or datetime.now(UTC), level, kept)
             self._drop(len(lines) - len(kept))
 
     def add_note(self, level: str, text: str) -> None:
         """Add a line of our own, also beyond the limit."""
-        self._chunks.append((datetime.now(UTC), level, [text]))
+        self._append(datetime.now(UTC), level, [text])
 
     def drop(self, lines: int) -> None:
         """Count lines beyond the limit."""
@@ -83,10 +89,18 @@ class AttemptLog:
         """Remove and return the collected lines, numbered and masked."""
         chunks: list[LogChunk] = []
         while self._chunks:
-            at, level, lines = self._chunks.popleft()
-            chunks.append(LogChunk(first_number, at, level, _clean(lines)))
+            at, level, lines, item = self._chunks.popleft()
+            chunks.append(LogChunk(first_number, at, level, _clean(lines), item))
             first_number += len(lines)
         return chunks
+
+    @property
+    def has_new_lines(self) -> bool:
+        return bool(self._chunks)
+
+    def _append(self, at: datetime, level: str, lines: list[str]) -> None:
+        self.has_lines = True
+        self._chunks.append((at, level, lines, self.item))
 
     def _fitting(self, lines: list[str]) -> list[str]:
         """The lines that fit. After the first line that does not fit, nothing is stored."""

@@ -15,17 +15,38 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from airflow_horsies.core.task import ResultReference
 from airflow_horsies.worker.errors import TaskFault
 
+COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 # Airflow's XCom deserialisation gives these keys a meaning.
 RESERVED_KEYS = frozenset({"__classname__", "__id__"})
 
 
 def to_json(value: Any, *, max_rows: int | None, max_bytes: int) -> Any:
     """The value as JSON; raises a TaskFault if it cannot be converted."""
+    return _converted(value, max_rows, max_bytes)[0]
+
+
+def to_json_text(value: Any, *, max_rows: int | None, max_bytes: int) -> str:
+    """As to_json, encoded for our own tables."""
+    text = _converted(value, max_rows, max_bytes)[1]
+    # A lone surrogate cannot be stored as it is.
+    return text if text.isascii() or _is_encodable(text) else json.dumps(json.loads(text), separators=(",", ":"))
+
+
+def _is_encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _converted(value: Any, max_rows: int | None, max_bytes: int) -> tuple[Any, str]:
     try:
         plain = _plain(value, max_rows, "result")
         converted = to_jsonable_python(plain, inf_nan_mode="constants", fallback=_fallback)
         _require_storable(converted, "result")
-        size = len(json.dumps(converted, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass"))
+        text = COMPACT.encode(converted)
+        size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
     except RecursionError:
         raise TaskFault(
             "RESULT_NOT_JSON", "The result contains itself or is nested too deeply. Return a flatter value."
@@ -40,7 +61,7 @@ def to_json(value: Any, *, max_rows: int | None, max_bytes: int) -> Any:
             f"The result has {size:,} bytes of JSON, and the limit is {max_bytes:,}. Write it with save_result() and "
             "return the reference, or raise HORSIES_RESULT_BYTES.",
         )
-    return converted
+    return converted, text
 
 
 def save_result(value: Any, uri: str, *, format: str = "parquet", **options: Any) -> ResultReference:

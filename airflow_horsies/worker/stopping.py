@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from airflow_horsies.worker.attempt import RunningAttempt
+from airflow_horsies.worker.attempt import Running
 
 log = logging.getLogger(__name__)
 
@@ -37,26 +37,26 @@ class Stopper:
     """Raises TaskStopped in the main thread while a task runs there."""
 
     def __init__(self) -> None:
-        self._armed: RunningAttempt | None = None
+        self._armed: Running | None = None
 
     def install(self) -> None:
         signal.signal(STOP_SIGNAL, self._raise)
 
-    def armed(self, attempt: RunningAttempt) -> Armed:
+    def armed(self, attempt: Running) -> Armed:
         """A context in which the attempt can be interrupted."""
         return Armed(self, attempt)
 
-    def arm(self, attempt: RunningAttempt | None) -> None:
+    def arm(self, attempt: Running | None) -> None:
         self._armed = attempt
 
-    def settle(self, attempt: RunningAttempt) -> bool:
+    def settle(self, attempt: Running) -> bool:
         """Wait until stopping the attempt is complete, as it would affect the next one; False on a timeout."""
         return attempt.settled.wait(SETTLE_SECONDS)
 
     def bring_to_stop(
-        self, attempt: RunningAttempt, interrupt_spark: Callable[[], None] | None, before_kill: Callable[[], bool]
+        self, attempt: Running, interrupt_spark: Callable[[], None] | None, before_kill: Callable[[], bool]
     ) -> None:
-        """Stop the attempt. Returns when it no longer runs; if it cannot be stopped, the child is killed.
+        """Stop an attempt or an item. Returns when it no longer runs; if it cannot be stopped, the child is killed.
 
         :param before_kill: reports the end of the attempt; False if it has already ended and nothing must be killed.
         """
@@ -68,12 +68,12 @@ class Stopper:
             attempt.settled.set()
 
     def _bring_to_stop(
-        self, attempt: RunningAttempt, interrupt_spark: Callable[[], None] | None, before_kill: Callable[[], bool]
+        self, attempt: Running, interrupt_spark: Callable[[], None] | None, before_kill: Callable[[], bool]
     ) -> threading.Thread | None:
         began = time.monotonic()
         interrupting: threading.Thread | None = None
         python_after = PYTHON_AFTER_SECONDS if interrupt_spark else 0.0
-        while self._armed is attempt:
+        while self._is_armed(attempt):
             elapsed = time.monotonic() - began
             cleans_up = _was_stopped(_handled_by_main_thread())
             if interrupt_spark and not cleans_up and (interrupting is None or not interrupting.is_alive()):
@@ -90,6 +90,10 @@ class Stopper:
                 signal.pthread_kill(threading.main_thread().ident or 0, STOP_SIGNAL)
             time.sleep(REPEAT_SECONDS)
         return interrupting
+
+    def _is_armed(self, attempt: Running) -> bool:
+        armed = self._armed
+        return armed is not None and armed.is_part_of(attempt)
 
     def _raise(self, number: int, frame: Any) -> None:
         if frame is not None and frame.f_code.co_filename == __file__:
@@ -125,7 +129,7 @@ def _quietly(interrupt: Callable[[], None]) -> None:
 class Armed:
     """A class and not a generator, as an exception on entry would leave the attempt armed."""
 
-    def __init__(self, stopper: Stopper, attempt: RunningAttempt) -> None:
+    def __init__(self, stopper: Stopper, attempt: Running) -> None:
         self._stopper = stopper
         self._attempt = attempt
 

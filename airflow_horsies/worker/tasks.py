@@ -6,18 +6,27 @@ import inspect
 import sys
 import typing
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 from horsies import Horsies, TaskError, TaskResult
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
-from airflow_horsies.borrowed.horsies import JsonValue
+from airflow_horsies.borrowed.horsies import (
+    JsonValue,
+    OperationalErrorCode,
+    StrictJsonError,
+    decode_kwargs,
+    resolve_exception_error_code,
+)
+from airflow_horsies.core.chunk import CHUNK_SUFFIX, ISOLATE, ITEMS, RETRY_POLICY, TIMEOUT_MS
 from airflow_horsies.exceptions import HorsiesError
-from airflow_horsies.worker.child import run_task
-from airflow_horsies.worker.errors import TaskFault
+from airflow_horsies.worker.child import run_chunk, run_task
+from airflow_horsies.worker.chunk import ItemTask
+from airflow_horsies.worker.errors import Failure, TaskFault, short
 from airflow_horsies.worker.masking import SECRET_NAME
-from airflow_horsies.worker.results import to_json
+from airflow_horsies.worker.results import to_json, to_json_text
 from airflow_horsies.worker.settings import DEFAULT_RESULT_BYTES, WorkerSettings
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -113,27 +122,80 @@ def _registering(
         arguments = Arguments(name, function, with_spark=with_spark)
         max_bytes = getattr(app, RESULT_BYTES, DEFAULT_RESULT_BYTES)
 
+        def call(session: Any, given: Mapping[str, Any]) -> Any:
+            values = arguments.validate(given)
+            return function(session, **values) if with_spark else function(**values)
+
         def run(**given: Any) -> Any:
             def body(session: Any) -> Any:
-                values = arguments.validate(given)
-                value = function(session, **values) if with_spark else function(**values)
-                return to_json(value, max_rows=max_rows, max_bytes=max_bytes)
+                return to_json(call(session, given), max_rows=max_rows, max_bytes=max_bytes)
 
             return run_task(body, with_spark=with_spark, stops_at_good_until=stop_at_good_until)
 
-        run.__name__ = run.__qualname__ = function.__name__
-        run.__module__ = function.__module__
-        run.__doc__ = function.__doc__
+        def call_item(session: Any, given: Any) -> str:
+            arguments.require_known(run, given)
+            return to_json_text(call(session, given), max_rows=max_rows, max_bytes=max_bytes)
+
         # horsies sees the same names with any JSON, so that wrong values are reported by us, all at once.
-        run.__signature__ = arguments.signature  # type: ignore[attr-defined]
-        run.__annotations__ = arguments.annotations
+        _present_as(run, function, arguments.annotations)
         app.task(name, **_with_queue(app, options))(run)
+        name_failure = partial(_name_failure, app, function.__name__, options)
+        items = ItemTask(call_item, name_failure, with_spark=with_spark, stops_at_good_until=stop_at_good_until)
+        _register_chunk(app, name, function, items, options)
         if with_spark:
             setattr(app, USES_SPARK, True)
             _ship_with_queries(function.__module__)
         return function
 
     return register
+
+
+def _register_chunk(
+    app: Horsies, name: str, function: Callable[..., Any], task: ItemTask, options: Mapping[str, Any]
+) -> None:
+    """Register the task that runs many items of a task."""
+
+    def run_items(**given: Any) -> Any:
+        return run_chunk(task, given)
+
+    hints: dict[str, Any] = dict.fromkeys((ITEMS, TIMEOUT_MS, RETRY_POLICY, ISOLATE), JsonValue)
+    _present_as(run_items, function, {**hints, "return": TaskResult[JsonValue, TaskError]})
+    queue = {key: options[key] for key in ("queue_name",) if key in options}
+    app.task(f"{name}{CHUNK_SUFFIX}", **_with_queue(app, queue))(run_items)
+
+
+def _present_as(run: Callable[..., Any], function: Callable[..., Any], annotations: dict[str, Any]) -> None:
+    """Let horsies see the name of the function and the given parameters."""
+    run.__name__ = run.__qualname__ = function.__name__
+    run.__module__ = function.__module__
+    run.__doc__ = function.__doc__
+    run.__signature__ = _signature_of(annotations)  # type: ignore[attr-defined]
+    run.__annotations__ = annotations
+
+
+def _signature_of(annotations: Mapping[str, Any]) -> inspect.Signature:
+    return inspect.Signature(
+        [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=hint)
+            for name, hint in annotations.items()
+            if name != "return"
+        ],
+        return_annotation=annotations["return"],
+    )
+
+
+def _name_failure(
+    app: Horsies, function: str, options: Mapping[str, Any], error: BaseException, failure: Failure
+) -> Failure:
+    """The code and the message that horsies gives to an exception of a task."""
+    code = resolve_exception_error_code(
+        error,
+        options.get("exception_mapper"),
+        app.config.exception_mapper,
+        options.get("default_unhandled_error_code"),
+        app.config.default_unhandled_error_code,
+    )
+    return Failure(code, short(f"Unhandled exception in task {function}: {failure.message}"))
 
 
 class Arguments:
@@ -171,15 +233,6 @@ class Arguments:
             **{parameter.name: engine_slots.get(parameter.name, JsonValue) for parameter in parameters},
             "return": TaskResult[JsonValue, TaskError],
         }
-        self.signature = inspect.Signature(
-            [
-                inspect.Parameter(
-                    parameter.name, inspect.Parameter.KEYWORD_ONLY, annotation=self.annotations[parameter.name]
-                )
-                for parameter in parameters
-            ],
-            return_annotation=self.annotations["return"],
-        )
 
     def validate(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The values converted to their declared types; BAD_INPUT names every problem."""
@@ -199,6 +252,17 @@ class Arguments:
                 f"Task {self._name!r} got invalid arguments: {'; '.join(problems)}. Correct them in the DAG.",
             )
         return values
+
+    def require_known(self, run: Callable[..., Any], given: Any) -> None:
+        """Refuse what horsies refuses before it calls a task, with the same code."""
+        if not isinstance(given, dict):
+            raise TaskFault("BAD_INPUT", f"An item of task {self._name!r} must be an object, not {short(repr(given))}.")
+        if not given.keys() <= self._adapters.keys():
+            try:
+                decode_kwargs(run, given)
+            except (StrictJsonError, ValidationError) as error:
+                code = OperationalErrorCode.WORKER_SERIALIZATION_ERROR.value
+                raise TaskFault(code, f"Failed to decode kwargs for {self._name}: {error}") from None
 
     def _add(self, function: Callable[..., Any], parameter: inspect.Parameter, hints: Mapping[str, Any]) -> None:
         where = f"Task {self._name!r}: the parameter {parameter.name!r} of {function.__qualname__}"

@@ -38,7 +38,8 @@ def spark_provider_python() -> Path:
 class Peer:
     """A script beside this file, run by the interpreter of an environment that has the peer.
 
-    The script reads a number of tasks a line and answers with seconds; what it needs to know is in its environment.
+    The script reads a number of tasks a line, some more numbers, and answers with seconds; what it needs to know
+    is in its environment.
     """
 
     def __init__(self, script: str, python: Path, environ: Mapping[str, str]) -> None:
@@ -63,11 +64,11 @@ class Peer:
         self._process.wait(timeout=60)
         self._log.close()
 
-    def seconds(self, count: int = 1) -> float:
+    def seconds(self, count: int = 1, *more: int) -> float:
         assert self._process.stdin
         assert self._process.stdout
         with suppress(BrokenPipeError):
-            print(count, file=self._process.stdin, flush=True)
+            print(count, *more, file=self._process.stdin, flush=True)
         said = self._process.stdout.readline()
         if not said:
             code = self._process.wait()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
@@ -9,7 +10,8 @@ from flights.worker import app
 from horsies import TaskError, TaskResult
 from pyspark.sql import SparkSession
 
-from airflow_horsies.worker import progress, spark_task
+from airflow_horsies.borrowed.horsies import JsonValue
+from airflow_horsies.worker import progress, python_task, spark_task
 
 
 @app.task("acceptance.sleep")
@@ -48,3 +50,23 @@ def slow_count(spark: SparkSession, *, steps: int) -> int:
         spark.range(1000).count()
         time.sleep(1)
     return steps
+
+
+@python_task(app, "acceptance.count_run")
+def count_run(*, folder: str, number: int, total: int, failures: int) -> int:
+    """Leaves a mark of each run. Until the test has mended it, so many of all runs fail, the last one among them; the
+    worker has one process."""
+    with Path(folder, f"run-{number}").open("a") as marks:
+        marks.write("ran\n")
+    left = total - len(list(Path(folder).glob("run-*")))
+    every = total // failures
+    if not Path(folder, "mended").exists() and left % every == 0 and left // every < failures:
+        Path(folder, f"failed-{number}").touch()
+        raise RuntimeError("planned to fail")
+    return number
+
+
+@app.task("acceptance.echo")
+def echo(*, text: str) -> TaskResult[JsonValue, TaskError]:
+    """Returns the value of the JSON text."""
+    return TaskResult(ok=json.loads(text))

@@ -25,6 +25,8 @@ EXAMPLES = HERE.parents[1] / "dags"
 # Where workers find the tasks of the tests, and of the examples.
 WORKER_PATH = f"{HERE}{os.pathsep}{EXAMPLES}"
 RUN_SECONDS = 120.0
+# As many as Airflow gives at once.
+PAGE = 100
 
 
 class AirflowApi:
@@ -81,7 +83,9 @@ class AirflowApi:
 
     def tasks(self, dag_id: str, run_id: str) -> dict[str, dict[str, Any]]:
         """Task instances by id; a mapped one as ``task[index]``."""
-        found = self.call("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances")["task_instances"]
+        path, found = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances?limit={PAGE}", []
+        while len(found) % PAGE == 0 and (page := self.call("GET", f"{path}&offset={len(found)}")["task_instances"]):
+            found += page
         return {
             each["task_id"] if each["map_index"] < 0 else f"{each['task_id']}[{each['map_index']}]": each
             for each in found
@@ -164,7 +168,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedStack]:
 def api(stack: EmbeddedStack) -> Iterator[AirflowApi]:
     """Airflow with every DAG parsed."""
     client = AirflowApi(stack.airflow.base_url)
-    expected = {"batch", *(path.stem for path in EXAMPLES.glob("*.py"))}
+    expected = {"batch", "batch_in_chunks", *(path.stem for path in EXAMPLES.glob("*.py"))}
     client.until(lambda: bool(client.import_errors()) or client.dag_ids() >= expected, 120, "the DAGs")
     assert client.import_errors() == []
     yield client

@@ -78,7 +78,7 @@ def event_without_identity() -> None:
         return latest_task_ids(await client.read_submissions(self._batch))
 
     _replace(triggers.HorsiesBatchTrigger, "_find_task_ids", find_task_ids)
-    _replace(task_operator.HorsiesTaskOperator, "_is_unfinished", lambda self, tasks: False)
+    _replace(task_operator.HorsiesTaskOperator, "_is_unfinished", lambda self, client, tasks: False)
 
 
 def no_lock() -> None:

@@ -21,6 +21,12 @@ WORKER_CODES = {
     "PYTHON_WORKER_LOST": "Name the code in a retry policy. If it comes back, give the executors more memory.",
     "RESULT_NOT_JSON": "Return dicts, lists, numbers and texts. To return a DataFrame, set `max_rows`.",
     "RESULT_TOO_LARGE": "Return less, or use `save_result`, or raise `HORSIES_RESULT_BYTES`.",
+    "ITEMS_FAILED": "Look at the items that failed: each has a code and a message of its own.",
+    "OUTCOMES_UNAVAILABLE": (
+        "Name the code in a retry policy. The items whose outcome is recorded do not run again. If it comes back, look "
+        "at the connection of the worker to the database."
+    ),
+    "CHUNKS_UNSUPPORTED": "Run `airflow horsies db migrate`.",
     "GOOD_UNTIL_PASSED": "Send the task earlier, set a later `good_until`, or leave out `stop_at_good_until`.",
 }
 

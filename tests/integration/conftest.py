@@ -51,6 +51,7 @@ ABOVE_THE_WIRE = (
     "test_following",
     "test_hub",
     "test_hub_faults",
+    "test_items",
     "test_migrating",
     "test_notifications",
     "test_pruning",

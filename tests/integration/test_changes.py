@@ -625,7 +625,9 @@ def test_tables_of_an_older_release_are_migrated_with_what_is_in_them(hook: Hors
         connection.execute(
             """
             DROP VIEW airflow_horsies.known_submissions;
-            DROP TABLE airflow_horsies.cancel_requests;
+            DROP TABLE airflow_horsies.cancel_requests, airflow_horsies.chunks, airflow_horsies.items,
+                airflow_horsies.workers, airflow_horsies.repairs;
+            ALTER TABLE airflow_horsies.logs DROP COLUMN item;
             ALTER TABLE airflow_horsies.submissions
                 DROP CONSTRAINT submissions_pkey, DROP COLUMN run_key, DROP COLUMN clear_number, DROP COLUMN max_tries,
                 DROP COLUMN work, DROP COLUMN occurrence, DROP COLUMN place, DROP COLUMN released_at,

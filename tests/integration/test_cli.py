@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,10 @@ from airflow_horsies.cli import main
 from airflow_horsies.client.ledger import migrate_ledger
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.hook import HorsiesHook
-from airflow_horsies.models import AirflowTry, RetryPolicy, TaskInstanceKey, TaskSpec, TaskState
+from airflow_horsies.ledger.attempts import append_lines
+from airflow_horsies.models import AirflowTry, LogChunk, RetryPolicy, TaskInstanceKey, TaskSpec, TaskState
+from tests.integration.chunk_rig import start, write
+from tests.integration.chunk_rig import submit as submit_items
 from tests.integration.conftest import MakeHook, make_worker
 from tests.integration.pgbouncer import pgbouncer
 from tests.integration.releases import IN_PLACE, MOVED
@@ -493,3 +496,26 @@ def test_module_runs_without_airflows_command(empty_database: str, postgres: Emb
     (line,) = [line for line in missing.err.splitlines() if line.startswith("error: ")]
     assert "Airflow has no connection 'nowhere'" in line
     assert "airflow connections add nowhere --conn-type horsies" in line
+
+
+@pytest.mark.parametrize("release", [MOVED], indirect=True)
+def test_items_of_a_chunk_and_their_lines_are_listed(run: Run, make_hook: MakeHook, database: str) -> None:
+    hook = make_hook(database)
+    (chunk_id,) = submit_items(hook, range(3), 3).task_ids
+    start(hook, chunk_id)
+    write(hook, chunk_id, {0: 1, 1: "BROKEN"})
+    for number in range(2):
+        line = LogChunk(number + 1, datetime.now(UTC), "INFO", [f"line of {number}"], item=number)
+        hook.client.run(lambda line=line: append_lines(chunk_id, 1, [line]))  # type: ignore[misc]
+    shown = run(database, "items", chunk_id, "-o", "json")
+    assert shown.code == 0, shown.err
+    listed = json.loads(shown.out)
+    assert [(item["item"], item["state"], item["error_code"]) for item in listed] == [
+        (0, "COMPLETED", None),
+        (1, "FAILED", "BROKEN"),
+        (2, "RUNNING", None),
+    ]
+    failed = run(database, "items", chunk_id, "--state", "failed").out
+    assert "it was BROKEN" in failed and "COMPLETED" not in failed
+    lines = run(database, "logs", chunk_id, "--item", "1").out
+    assert "line of 1" in lines and "line of 0" not in lines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -12,10 +13,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
 
 from airflow_horsies.airflow_instance import InstanceState
 from airflow_horsies.client.client import Client
+from airflow_horsies.client.repairing import request_repair
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.exceptions import BatchFailed, InvalidTask, QueueNotServed, StaleSubmission, TaskNotFound
 from airflow_horsies.hook import HorsiesHook
@@ -268,8 +270,8 @@ def test_a_kill_in_the_middle_of_a_submission_cancels_what_was_sent(
     operator = one()
     submit_tasks = Client.submit_tasks
 
-    def kill_after_commit(self: Client, *args: Any) -> Any:
-        sent = submit_tasks(self, *args)
+    def kill_after_commit(self: Client, *args: Any, **given: Any) -> Any:
+        sent = submit_tasks(self, *args, **given)
         operator.on_kill()
         return sent
 
@@ -441,3 +443,61 @@ def test_other_arguments_of_a_retry_are_another_round(hook: HorsiesHook, release
     with pytest.raises(TaskDeferred):
         one(kwargs={"a": 7, "b": 7}).execute(context(try_number=2))
     assert [(sent.position, sent.round) for sent in hook.read_submissions(INSTANCE)] == [(0, 1), (0, 2)]
+
+
+# -- repair --------------------------------------------------------------------------------------------------------
+
+
+def ended_batch(hook: HorsiesHook, release: str, *states: TaskState) -> list[str]:
+    """A batch whose items ended like this in their first life; their ids."""
+    defer(batch(len(states)))
+    ids = ids_of(hook)
+    for task_id, state in zip(ids, states, strict=True):
+        end_task(hook, task_id, state, release)
+    return ids
+
+
+def cleared_context() -> dict[str, Any]:
+    after = context(try_number=2, max_tries=3)
+    after["dag_run"].clear_number = 1
+    return after
+
+
+def test_a_batch_that_repairs_on_clear_sends_only_what_did_not_complete(hook: HorsiesHook, release: str) -> None:
+    first = ended_batch(hook, release, TaskState.COMPLETED, TaskState.FAILED, TaskState.COMPLETED)
+    operator = batch(on_clear="failed")
+    with pytest.raises(TaskDeferred) as deferred:
+        operator.execute(cleared_context())
+    again = ids_of(hook)
+    assert [one == other for one, other in zip(first, again, strict=True)] == [True, False, True]
+    end_task(hook, again[1], TaskState.COMPLETED, release)
+    event = run(event_of(deferred.value.trigger))
+    assert batch().execute_complete(cleared_context(), event) == [1, 1, 1]
+
+
+@pytest.mark.parametrize("bounds", [{}, {"max_failures": 2}], ids=["too many stay failed", "the others are allowed"])
+def test_a_repair_of_one_item_waits_for_it_and_is_not_retried(
+    hook: HorsiesHook, release: str, bounds: dict[str, Any]
+) -> None:
+    ended_batch(hook, release, *[TaskState.FAILED] * 3)
+    request_repair(hook.client, INSTANCE, clear_number=0, requested_by="ann", items=[1])
+    with pytest.raises(TaskDeferred) as deferred:
+        batch(**bounds).execute(cleared_context())
+    trigger = deferred.value.trigger
+    ids = ids_of(hook)
+    assert hook.read_task(ids[1]).state is TaskState.PENDING
+    with pytest.raises(TimeoutError):
+        run(asyncio.wait_for(event_of(trigger), 2))
+    end_task(hook, ids[1], TaskState.COMPLETED, release)
+    event = run(event_of(trigger))
+    assert event["reason"] == "ended"
+    if bounds:
+        assert batch(**bounds).execute_complete(cleared_context(), event) == [None, 1, None]
+    else:
+        with pytest.raises(AirflowFailException, match="2 of 3 tasks did not complete"):
+            batch().execute_complete(cleared_context(), event)
+
+
+def test_an_unknown_on_clear_is_refused_when_the_dag_is_parsed() -> None:
+    with pytest.raises(InvalidTask, match="on_clear: must be 'all' or 'failed'"):
+        batch(on_clear="some")

@@ -27,7 +27,7 @@ from airflow_horsies.worker.housekeeping import Housekeeper
 from tests.integration.conftest import MakeHook
 from tests.integration.releases import IN_PLACE
 
-TABLES = ("submissions", "attempts", "logs", "progress", "signals", "cancel_requests")
+TABLES = ("submissions", "attempts", "logs", "progress", "signals", "cancel_requests", "chunks", "items")
 AT_ONCE = timedelta(0)
 
 
@@ -97,6 +97,35 @@ def test_what_belongs_to_nobody_any_more_goes_from_every_table(hook: HorsiesHook
     assert counts(own) == {"signals": 3, "logs": 6, "progress": 3, "cancel_requests": 3}, "what is a moment old stays"
     prune_ledger(hook.client, older_than=AT_ONCE)
     assert counts(own) == {}
+
+
+def write_chunk(own: psycopg.Connection, task_id: str, *, items: int) -> None:
+    own.execute(
+        "INSERT INTO airflow_horsies.chunks (horsies_task_id, task_name, size, works, places)"
+        " VALUES (%s, 'add', %s, '', '{}')",
+        (task_id, items),
+    )
+    own.execute(
+        "INSERT INTO airflow_horsies.items (horsies_task_id, number, outcome, attempt, tries, finished_at)"
+        " SELECT %s, number, 'COMPLETED', 1, 1, now() FROM generate_series(0, %s - 1) AS number",
+        (task_id, items),
+    )
+
+
+def test_chunks_and_their_items_go_with_their_task_page_by_page(
+    hook: HorsiesHook, own: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pruning, "PAGE_ITEMS", 10)
+    ids = [submit(hook, number) for number in range(4)]
+    for task_id in ids:
+        write_chunk(own, task_id, items=25)
+    # Of no submission.
+    write_chunk(own, str(uuid.uuid4()), items=3)
+    forget_in_horsies(own, ids[1:])
+    prune_ledger(hook.client)
+    assert counts(own) == {"submissions": 4, "chunks": 5, "items": 103}, "what is a moment old stays"
+    assert prune_ledger(hook.client, older_than=AT_ONCE) == 3
+    assert counts(own) == {"submissions": 1, "chunks": 1, "items": 25}
 
 
 def test_what_belongs_to_a_task_that_horsies_keeps_stays(hook: HorsiesHook, own: psycopg.Connection) -> None:

@@ -111,6 +111,30 @@ def submissions(*tries: tuple[list[TaskSpec], AirflowTry]) -> Callable[[HorsiesH
     return call
 
 
+def batches(*tries: tuple[list[int], Any, AirflowTry]) -> Callable[[HorsiesHook], Any]:
+    """As above, for the items of a batch; a chunk size of None makes each a task."""
+
+    def call(hook: HorsiesHook) -> Any:
+        results = []
+        for numbers, size, try_ in tries:
+            items = [{"a": number, "b": 0} for number in numbers]
+            sent = hook.submit_items(TaskSpec(task_name="add"), items, ONE, try_, chunk_size=size)
+            results.append((sent.life, sent.size, sorted(sent.outcomes.items()), sent.is_chunked, sent.task_ids))
+        left = [each for each in hook.read_submissions(ONE) if each.is_latest]
+        rows = [(s.horsies_task_id, s.position, s.life, s.task_name, s.try_number) for s in left]
+        states = hook.read_states([each.horsies_task_id for each in left])
+        counts = hook.client.count_items(sorted(states))
+        ids = sorted(states, key=[s.horsies_task_id for s in left].index)
+        return [results, rows, [(states[each], counts.get(each)) for each in ids]]
+
+    return call
+
+
+def items_alone(hook: HorsiesHook) -> Any:
+    ids = hook.enqueue_items(TaskSpec(task_name="add"), [{"a": 1}, {"a": 2}, {"a": 3}], chunk_size=2)
+    return [[(item.task_id, item.number, item.state) for item in hook.read_items(each)] for each in ids]
+
+
 def release_of_another(hook: HorsiesHook) -> Any:
     (sent,) = hook.submit_tasks([spec()], ONE, tried())
     return hook.client.release_tasks([sent.task_id], TWO)
@@ -162,6 +186,18 @@ CALLS: dict[str, Callable[[HorsiesHook], Any]] = {
     "batch shrinks": submissions((parts(0, 1, 2, 3), tried()), (parts(3, 1), tried(2))),
     "batch is empty for a while": submissions((parts(0, 1), tried()), ([], tried(2)), (parts(0, 1), tried(3))),
     "batch is reordered": submissions((parts(0, 1, 2), tried()), (parts(2, 0, 7), tried(2))),
+    "chunks": batches(([1, 2, 3], 2, tried())),
+    "chunks again": batches(([1, 2, 3], 2, tried()), ([3, 2, 1], 5, tried(2)), ([1, 2, 3, 4], None, tried(3))),
+    "tasks become chunks": batches(([1, 2], None, tried()), ([2, 3, 4], 2, tried(2))),
+    "chunks shrink": batches(([1, 2, 3, 4], 2, tried()), ([1], 2, tried(2))),
+    "chunks are cleared": batches(([1, 2, 3], 2, tried()), ([1, 2, 3], 2, tried(2, clear_number=1))),
+    "chunks of nothing": batches(([], 2, tried())),
+    "chunks of an earlier try": batches(([1], 2, tried(2)), ([1], 2, tried(1))),
+    "chunks of a bad size": batches(([1], 0, tried())),
+    "chunks of what is not JSON": lambda hook: hook.enqueue_items(spec(kwargs={}), [{"a": 1}, {"a": {2}}]),
+    "chunks with arguments": lambda hook: hook.enqueue_items(spec(), [{"a": 1}]),
+    "items alone": items_alone,
+    "items of a task": lambda hook: list(hook.read_items(hook.enqueue_task(spec()))),
     "release of another": release_of_another,
     "release by an earlier try": release_by_an_earlier_try,
     "release of what is not there": lambda hook: hook.client.release_tasks([ID], ONE),

@@ -40,15 +40,25 @@ MakeRig = Callable[..., "Rig"]
 class Rig:
     """A worker with its database, and short ways to ask of it."""
 
-    def __init__(self, folder: Path, postgres: EmbeddedPostgres, database: str, **environ: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        postgres: EmbeddedPostgres,
+        database: str,
+        *,
+        app: str = "worker_tasks:app",
+        processes: int = 1,
+        **environ: str,
+    ) -> None:
         info = postgres.conninfo(database)
         self.postgres = postgres
         self.temporary = folder / "tmp"
         self.temporary.mkdir()
         self.log = folder / "worker.log"
         self.worker = HorsiesWorker(
-            "worker_tasks:app",
+            app,
             conninfo=info,
+            processes=processes,
             log=self.log,
             folder=folder,
             environ={
@@ -144,9 +154,9 @@ class Rig:
 def make_rig(postgres: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeRig]:
     made: list[Rig] = []
 
-    def make(name: str, **environ: str) -> Rig:
+    def make(name: str, **options: Any) -> Rig:
         postgres.create_database(name)
-        rig = Rig(tmp_path_factory.mktemp(name), postgres, name, **environ)
+        rig = Rig(tmp_path_factory.mktemp(name), postgres, name, **options)
         made.append(rig)
         rig.start()
         return rig

@@ -195,6 +195,12 @@ def long_spark(spark: SparkSession, *, parts: int = 100) -> int:
     return spark.range(0, parts, 1, parts).mapInPandas(busy, "id long").count()
 
 
+@spark_task(app, "sum_up")
+def sum_up(spark: SparkSession, *, rows: int) -> int:
+    """Without Python on the executors, which takes long to start."""
+    return int(spark.range(rows).selectExpr("sum(id % 7) AS total").first()["total"])
+
+
 @python_task(app, "loop")
 def loop(*, seconds: float) -> int:
     end = time.monotonic() + seconds

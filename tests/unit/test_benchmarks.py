@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.__main__ import BEGIN, END, PAGE, README, RESULTS, short_table, table
 from benchmarks.figures import AIMS, Aim, ratio, take_turns
+from benchmarks.worker_cost import Cost, costs, count_statements, per_task
 
 META: dict[str, Any] = {"date": "2026-01-01", "machine": "a machine", "versions": {"horsies": "1"}}
 
@@ -56,3 +57,25 @@ def test_both_sides_take_turns_and_their_rounds_are_compared() -> None:
     assert order == ["a", "b", "b", "a", "a", "b"]
     figure = ratio("a_vs_b", said["a"], said["b"])
     assert (figure.value, figure.low, figure.high) == (2, 2, 2)
+
+
+def test_cost_of_a_task_is_without_what_an_idle_worker_costs() -> None:
+    idle = Cost(transactions=2, statements=4, wal_bytes=100)
+    before, after = Cost(1_000, 2_000, 50_000), Cost(1_000 + 1_420, 2_000 + 2_840, 50_000 + 501_000)
+    assert per_task(before, after, idle, seconds=10, tasks=100) == Cost(14, 28, 5_000)
+
+
+def test_every_cost_of_a_task_is_a_known_figure() -> None:
+    found = {figure.name: figure.value for figure in costs(Cost(14.5, 28, 5_000), Cost(14, 26, 4_000))}
+    assert found.keys() <= AIMS.keys()
+    assert found["transactions_added_per_short_task"] == 0.5
+    assert (found["transactions_per_short_task"], found["wal_bytes_per_short_task_upstream"]) == (14.5, 4_000)
+
+
+def test_statements_are_counted_for_one_database(tmp_path: Path) -> None:
+    log = tmp_path / "postgres.log"
+    log.write_text(
+        "ours|LOG:  statement: BEGIN\nours|LOG:  execute <unnamed>: SELECT 1\nours|DETAIL:  Parameters: $1 = '1'\n"
+        "plain|LOG:  statement: COMMIT\n|LOG:  checkpoint starting: time\nours|LOG:  execute _pg3_0: SELECT 2\n"
+    )
+    assert (count_statements(log, "ours"), count_statements(log, "plain")) == (3, 1)

@@ -10,8 +10,9 @@ from airflow.sdk import DAG, task
 from airflow_horsies.decorators import horsies_task
 from airflow_horsies.exceptions import InvalidTask
 from airflow_horsies.models import RetryPolicy
-from airflow_horsies.operators import HorsiesOperator
+from airflow_horsies.operators import HorsiesBatchOperator, HorsiesOperator
 from airflow_horsies.operators.base import HorsiesTaskOperator
+from airflow_horsies.testing import FakeHorsies, run_task
 from tests.unit.test_sensors import serialized
 
 POLICY = RetryPolicy.fixed([1, 2], auto_retry_for=["RATE_LIMITED"])
@@ -194,3 +195,50 @@ def test_mistakes_are_found_when_the_dag_is_parsed() -> None:
         horsies_task("sales.load", priority=1000)(function)()
     with DAG("d"), pytest.raises(TypeError, match="unexpected keyword argument"):
         horsies_task("sales.load")(function)(day="x")
+
+
+def test_function_of_a_batch_returns_the_items() -> None:
+    with DAG("d"):
+
+        @task.horsies("sales.load", batch=True, chunk_size=2, queue="spark", max_failures=1)
+        def load(days: list[str]) -> list[dict[str, object]]:
+            return [{"day": day} for day in days]
+
+        operator = load(["monday", "tuesday", "wednesday"]).operator
+    assert isinstance(operator, HorsiesBatchOperator)
+    assert (operator.chunk_size, operator.horsies_queue, operator.max_failures) == (2, "spark", 1)
+    assert operator.operator_name == "@task.horsies"
+    with FakeHorsies() as horsies:
+        horsies.returns("sales.load", lambda day: day.upper())
+        assert run_task(operator) == ["MONDAY", "TUESDAY", "WEDNESDAY"]
+
+
+def test_generator_of_a_batch_yields_the_items() -> None:
+    @task.horsies("sales.load", batch=True, deferrable=True, results="counts")
+    def load() -> Any:
+        yield from ({"day": day} for day in range(3))
+
+    with DAG("d"):
+        operator = load().operator
+    with FakeHorsies() as horsies:
+        horsies.returns("sales.load")
+        assert run_task(operator) == {"COMPLETED": 3}
+
+
+@pytest.mark.parametrize("returned", [{"day": 1}, "monday", None])
+def test_batch_of_something_else_than_a_list_is_refused(returned: Any) -> None:
+    @task.horsies("sales.load", batch=True)
+    def load() -> Any:
+        return returned
+
+    with DAG("d"):
+        operator = load().operator
+    with pytest.raises(InvalidTask, match="items: function load must return a list with the arguments of each item"):
+        operator.execute(context())
+
+
+def test_options_of_a_batch_need_one() -> None:
+    with pytest.raises(InvalidTask, match="chunk_size: needs batch=True"):
+        task.horsies("sales.load", chunk_size=10)
+    with pytest.raises(InvalidTask, match="items: must not be set"):
+        task.horsies("sales.load", batch=True, items=[])

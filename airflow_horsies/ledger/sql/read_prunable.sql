@@ -23,9 +23,42 @@ logged AS (
     WHERE logged.number < %(limit)s
 ),
 
+-- As of the lines.
+ended AS (
+    (
+        SELECT items.horsies_task_id, 1 AS number
+        FROM airflow_horsies.items
+        WHERE items.horsies_task_id > (SELECT page.after FROM page)
+        ORDER BY items.horsies_task_id
+        LIMIT 1
+    )
+    UNION ALL
+    SELECT following.horsies_task_id, ended.number + 1
+    FROM ended
+    CROSS JOIN LATERAL (
+        SELECT items.horsies_task_id
+        FROM airflow_horsies.items
+        WHERE items.horsies_task_id > ended.horsies_task_id
+        ORDER BY items.horsies_task_id
+        LIMIT 1
+    ) AS following
+    WHERE ended.number < %(limit)s
+),
+
 known AS (
     SELECT logged.horsies_task_id
     FROM logged
+    UNION
+    SELECT ended.horsies_task_id
+    FROM ended
+    UNION
+    (
+        SELECT chunks.horsies_task_id
+        FROM airflow_horsies.chunks
+        WHERE chunks.horsies_task_id > (SELECT page.after FROM page)
+        ORDER BY chunks.horsies_task_id
+        LIMIT %(limit)s
+    )
     UNION
     (
         SELECT submissions.horsies_task_id
@@ -79,6 +112,7 @@ SELECT
             FROM airflow_horsies.attempts
             WHERE horsies_task_id = known.horsies_task_id
         ),
+        (SELECT max(finished_at) FROM airflow_horsies.items WHERE horsies_task_id = known.horsies_task_id),
         (SELECT max(requested_at) FROM airflow_horsies.signals WHERE horsies_task_id = known.horsies_task_id),
         (SELECT requested_at FROM airflow_horsies.cancel_requests WHERE horsies_task_id = known.horsies_task_id),
         (SELECT updated_at FROM airflow_horsies.progress WHERE horsies_task_id = known.horsies_task_id),

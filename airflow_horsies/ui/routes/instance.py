@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -18,7 +18,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from airflow_horsies.client.pages import ACTION_SECONDS, PageClient
+from airflow_horsies.client.pages import ACTION_SECONDS, ItemOrder, PageClient, PlacedItem
 from airflow_horsies.core.attempts import ShownAttempt, attempts_of
 from airflow_horsies.core.log import LogCursor, Progress
 from airflow_horsies.core.submission import Submission, TaskInstanceKey
@@ -28,7 +28,7 @@ from airflow_horsies.ui import payloads
 from airflow_horsies.ui.access import MAY_ACT, MAY_READ, MAY_READ_LOG, MAY_READ_VALUES, InstanceDep, RightsDep
 from airflow_horsies.ui.airflow_side import AirflowTry, read_rendered, read_tries
 from airflow_horsies.ui.answers import error_url, json_answer, shown_text, shown_value
-from airflow_horsies.ui.arguments import WHY_HIDDEN, Rendered, hides, shown_arguments
+from airflow_horsies.ui.arguments import WHY_HIDDEN, Rendered, hides, kwargs_of_item, shown_arguments
 from airflow_horsies.ui.clients import page_client
 from airflow_horsies.ui.threads import OwnThreadRoute, iterate_in_threads
 from airflow_horsies.ui.timeline import lost_tries, segments
@@ -70,13 +70,17 @@ class CancelBody(BaseModel):
     position: int | None = Field(default=None, ge=0, le=MAX_NUMBER)
 
 
-async def require_cancel_body(request: Request) -> None:
+def require_body(model: type[BaseModel]) -> Callable[[Request], Awaitable[None]]:
     """Runs before the audit log, which would record the DAG that an invalid body names."""
-    try:
-        CancelBody.model_validate_json(await request.body())
-    except ValidationError as error:
-        problems = [{**item, "loc": ("body", *item["loc"])} for item in error.errors()]
-        raise RequestValidationError(problems) from None
+
+    async def require(request: Request) -> None:
+        try:
+            model.model_validate_json(await request.body())
+        except ValidationError as error:
+            problems = [{**item, "loc": ("body", *item["loc"])} for item in error.errors()]
+            raise RequestValidationError(problems) from None
+
+    return require
 
 
 # The longer paths first, because a run id may contain slashes.
@@ -94,12 +98,10 @@ def read_items(
         ids = client.read_latest_ids(key)
         if not ids.count:
             raise nothing_submitted()
-        total, shown = client.order_tasks(
-            ids, sort=sort, descending=descending, state=state, limit=limit, offset=offset
-        )
-        sent = {item.horsies_task_id: item for item in client.read_latest(key, ids=shown)}
-        tasks = client.read_summaries(shown)
-    items = [_item(sent[task_id], tasks.get(task_id)) for task_id in shown if task_id in sent]
+        order = ItemOrder(sort=sort, descending=descending, state=state, limit=limit, offset=offset)
+        total, shown = client.order_items(key, ids, order)
+        tasks = client.read_items_as_tasks([(item.task_id, item.number) for item in shown])
+    items = [_item(item, tasks.get((item.task_id, item.number))) for item in shown]
     return json_answer(payloads.Items(total=total, items=items))
 
 
@@ -114,8 +116,10 @@ def read_values(
     """The arguments and the result of one task, as text to show."""
     with page_client() as client:
         submission = _chosen(client, key, position, life, round_)
-        task = client.read_tasks([submission.horsies_task_id]).get(submission.horsies_task_id)
-    kwargs = shown_arguments(None if task is None else task.kwargs, _rendered(session, key, position), submission)
+        ref = submission.horsies_task_id, submission.number
+        task = client.read_items_as_tasks([ref], values=True).get(ref)
+    sent = None if task is None else kwargs_of_item(task.kwargs, submission.number)
+    kwargs = shown_arguments(sent, _rendered(session, key, position), submission)
     result = None if task is None else task.result
     exception = result.error.exception if result and result.error else None
     return json_answer(
@@ -142,7 +146,7 @@ def download_log(
         submission = _chosen(client, key, position, life, round_)
     name = re.sub(r"[^A-Za-z0-9_.-]+", "_", f"{key.dag_id}.{key.task_id}.{submission.horsies_task_id}")
     return StreamingResponse(
-        iterate_in_threads(_written_lines(submission.horsies_task_id, attempt)),
+        iterate_in_threads(_written_lines(submission, attempt)),
         media_type="text/plain; charset=utf-8",
         headers={"content-disposition": f'attachment; filename="{name}.log"'},
     )
@@ -150,20 +154,25 @@ def download_log(
 
 @router.post(
     INSTANCE + "/cancel",
-    dependencies=[*MAY_ACT, Depends(require_cancel_body), Depends(action_logging(event="horsies_cancel"))],
+    dependencies=[*MAY_ACT, Depends(require_body(CancelBody)), Depends(action_logging(event="horsies_cancel"))],
 )
 def cancel(key: InstanceDep, body: CancelBody) -> Response:
     """Cancel the live tasks of the latest submission. Airflow then ends the task instance, or retries it if it has
     retries left."""
     with page_client(seconds=ACTION_SECONDS) as client:
-        latest = client.read_latest(key)
-        if not latest:
+        latest = client.read_latest_ids(key)
+        if not latest.count:
             raise nothing_submitted()
-        wanted = [item for item in latest if body.position in (None, item.position)]
-        if not wanted:
-            raise no_such_task()
+        if body.position is None:
+            wanted = latest.task_ids
+        else:
+            item = _chosen(client, key, body.position, None, None)
+            if item.number is not None:
+                outcome = client.cancel_item(key, item)
+                return json_answer(payloads.Cancelled(outcomes={outcome: 1}, past_retention=0))
+            wanted = [item.horsies_task_id]
         # Never a task that another DAG shares: the user may not be allowed to see that DAG.
-        outcomes = client.release_tasks([item.horsies_task_id for item in wanted], key)
+        outcomes = client.release_tasks(wanted, key)
     counts = Counter(outcomes.values())
     return json_answer(payloads.Cancelled(outcomes=counts, past_retention=len(wanted) - len(outcomes)))
 
@@ -184,16 +193,17 @@ def read_instance(
     with page_client() as client:
         latest = client.read_latest_ids(key)
         if latest.count:
-            rounds = client.read_rounds(key, position, limit=MAX_ROUNDS)
+            rounds = client.read_rounds(key, position, limit=MAX_ROUNDS, in_chunks=latest.has_chunks)
             chosen = _chosen_of(rounds, life, round_)
-            counts = client.count_states(latest)
+            counts = client.count_states(key, latest)
             ids = [item.horsies_task_id for item in rounds]
-            tasks = client.read_summaries(ids, message_chars=MESSAGE_CHARS)
+            refs = [(item.horsies_task_id, item.number) for item in rounds]
+            tasks = client.read_items_as_tasks(refs, message_chars=MESSAGE_CHARS)
             records = client.read_attempts(ids)
             progress = client.read_progress(ids)
             seen = LogCursor(after_attempt, after_number)
             may_read_log = rights.may_read_log(key.dag_id)
-            written = client.read_lines(chosen.horsies_task_id, after=seen, limit=lines) if may_read_log else []
+            written = client.read_item_lines(chosen, after=seen, limit=lines) if may_read_log else []
     # Read last, so that no connection to Airflow's database is held while the horsies database is read.
     tries = read_tries(session, key)
     if latest.count:
@@ -254,12 +264,12 @@ def _rendered(session: SessionDep, key: TaskInstanceKey, position: int) -> Rende
     )
 
 
-def _written_lines(task_id: str, attempt: int | None) -> Iterator[bytes]:
+def _written_lines(submission: Submission, attempt: int | None) -> Iterator[bytes]:
     seen = LogCursor() if attempt is None else LogCursor(attempt, -1)
     while True:
         # A new client for each part, because a download may be slow.
         with page_client() as client:
-            found = client.read_lines(task_id, after=seen)
+            found = client.read_item_lines(submission, after=seen)
         kept = [line for line in found if attempt in (None, line.attempt)]
         yield "".join(
             f"{line.logged_at:%Y-%m-%dT%H:%M:%S.%fZ} attempt {line.attempt} {line.level:<7} "
@@ -284,13 +294,15 @@ def _head(key: TaskInstanceKey, tries: Sequence[AirflowTry], *, positions: int, 
 
 def _submission(
     submission: Submission,
-    tasks: Mapping[str, TaskView],
+    tasks: Mapping[tuple[str, int | None], TaskView],
     records: Mapping[str, Sequence[AttemptRecord]],
     progresses: Mapping[str, Progress],
 ) -> payloads.Submission:
-    task = tasks.get(submission.horsies_task_id)
-    attempts = attempts_of(task, records.get(submission.horsies_task_id, ()))
-    progress = progresses.get(submission.horsies_task_id)
+    task = tasks.get((submission.horsies_task_id, submission.number))
+    # Of an item that has ended, its own outcome counts and not what the worker recorded of its chunk.
+    is_ended_item = submission.number is not None and task is not None and task.state.is_terminal
+    attempts = attempts_of(task, () if is_ended_item else records.get(submission.horsies_task_id, ()))
+    progress = None if is_ended_item else progresses.get(submission.horsies_task_id)
     return payloads.Submission(
         horsies_task_id=submission.horsies_task_id,
         task_name=submission.task_name,
@@ -298,6 +310,7 @@ def _submission(
         position=submission.position,
         life=submission.life,
         round=submission.round,
+        number=submission.number,
         try_number=submission.try_number,
         submitted_at=submission.submitted_at,
         good_until=submission.good_until,
@@ -340,13 +353,13 @@ def _try(item: AirflowTry) -> payloads.Try:
     return payloads.Try(try_number=item.number, state=item.state, started_at=item.started_at, ended_at=item.ended_at)
 
 
-def _item(submission: Submission, task: TaskView | None) -> payloads.Item:
+def _item(item: PlacedItem, task: TaskView | None) -> payloads.Item:
     finished = task.finished_at if task else None
     last = task.attempts[-1] if task and task.attempts else None
     return payloads.Item(
-        position=submission.position,
-        life=submission.life,
-        round=submission.round,
+        position=item.place,
+        life=item.life,
+        round=item.round,
         state=None if task is None else task.state,
         attempts=None if task is None else len(task.attempts),
         started_at=task.started_at if task else None,

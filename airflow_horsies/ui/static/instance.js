@@ -10,7 +10,7 @@ import { h, page, update } from "./common/dom.js";
 import { poll } from "./common/polling.js";
 import { getJson } from "./common/requests.js";
 import { isLive } from "./common/text.js";
-import { askCancel, askRerun } from "./instance/actions.js";
+import { askCancel, askRepair, askRerun } from "./instance/actions.js";
 import { api, query } from "./instance/address.js";
 import { attempts } from "./instance/attempts.js";
 import { BatchPanel } from "./instance/batch.js";
@@ -89,7 +89,12 @@ function show(data) {
   update(
     place.header,
     [data.counts, submission.task_name, airflowState, data.can_act, shown],
-    () => header(data, submission, shown, { cancel: cancelAll, rerun: () => askRerun(showNewest) }),
+    () =>
+      header(data, submission, shown, {
+        cancel: cancelAll,
+        rerun: () => askRerun(showNewest),
+        repair: () => askRepair(data, null, showNewest),
+      }),
   );
   if (shown.isBatch) batch.show(data);
   place.batch.hidden = !shown.isBatch || shown.opened;
@@ -104,8 +109,9 @@ function showDetail(data) {
   const chosen = query({ position, life: submission.life, round: submission.round });
   update(
     place.choice,
-    [data.submissions.map((item) => [item.life, item.round, item.task?.state]), shown],
-    () => choice(data, submission, shown, { close: closeItem, cancel: cancelItem, choose }),
+    [data.submissions.map((item) => [item.life, item.round, item.task?.state]), data.counts, data.tries.at(-1), shown],
+    () =>
+      choice(data, submission, shown, { close: closeItem, cancel: cancelItem, repair: () => repairItem(data), choose }),
   );
   update(
     place.facts,
@@ -124,6 +130,11 @@ function cancelAll() {
 
 function cancelItem() {
   askCancel(shown.position, `item ${shown.position}`, look);
+}
+
+/** @param {Instance} data */
+function repairItem(data) {
+  askRepair(data, shown.position, showNewest);
 }
 
 function showNewest() {

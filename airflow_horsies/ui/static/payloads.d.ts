@@ -187,6 +187,12 @@ export interface Queue {
   per_minute: number;
 }
 
+export interface Repair {
+  id: number;
+  life: number;
+  items: number | null;
+}
+
 export interface Report {
   name: string;
   start: string;
@@ -248,6 +254,7 @@ export interface Submission {
   attempts: Attempt[];
   segments: Segment[];
   progress: ProgressValues | null;
+  number: number | null;
 }
 
 export interface Task {
@@ -292,6 +299,10 @@ export interface Values {
   result: string | null;
   error_data: string | null;
   traceback: string | null;
+}
+
+export interface Withdrawn {
+  withdrawn: boolean;
 }
 
 export interface Worker {

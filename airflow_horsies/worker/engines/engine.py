@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Protocol
 
 from airflow_horsies.worker.engines.jvm import OnLine
 from airflow_horsies.worker.errors import Failure
 from airflow_horsies.worker.settings import SparkSettings
+
+log = logging.getLogger(__name__)
 
 
 class Spark(Protocol):
@@ -42,6 +45,15 @@ class Spark(Protocol):
 
     def stop(self) -> None:
         """Stop Spark at the end of the child."""
+
+
+def close_session(spark: Spark, task_id: str) -> None:
+    """Close the session of a task or an item. A Spark that cannot be cleaned up is replaced."""
+    try:
+        spark.close_session()
+    except Exception:
+        log.exception("Cleaning up Spark after task %s failed. Restarting Spark.", task_id)
+        spark.restart()
 
 
 def make_spark(settings: SparkSettings, on_line: OnLine) -> Spark:

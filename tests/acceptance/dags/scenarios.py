@@ -57,16 +57,19 @@ for variant, options in VARIANTS.items():
         after(one.output)
     globals()[dag.dag_id] = dag
 
-with DAG("batch", **DAG_OPTIONS) as dag:
-    HorsiesBatchOperator(
-        task_id="batch",
-        task_name="{{ dag_run.conf['task_name'] }}",
-        items="{{ dag_run.conf['items'] }}",
-        max_failures="{{ dag_run.conf.get('max_failures', 0) }}",
-        retain_input=True,
-        deferrable=True,
-        inline_wait=timedelta(0),
-    )
+for name, options in {"batch": {}, "batch_in_chunks": {"chunk_size": 25}}.items():
+    with DAG(name, **DAG_OPTIONS) as dag:
+        HorsiesBatchOperator(
+            task_id="batch",
+            task_name="{{ dag_run.conf['task_name'] }}",
+            items="{{ dag_run.conf['items'] }}",
+            max_failures="{{ dag_run.conf.get('max_failures', 0) }}",
+            retain_input=True,
+            deferrable=True,
+            inline_wait=timedelta(0),
+            **options,
+        )
+    globals()[dag.dag_id] = dag
 
 with DAG("short", **DAG_OPTIONS) as dag:
     HorsiesOperator(task_id="one", task_name="sample.add", kwargs={"a": 40, "b": 2}, deferrable=True)

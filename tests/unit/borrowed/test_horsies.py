@@ -29,6 +29,27 @@ def test_the_frame_is_found_below_the_task() -> None:
 
 
 def test_the_command_line_and_the_codes_are_where_they_were() -> None:
-    assert callable(borrowed.run_command_line)
+    for name in ("main", "worker_command", "discover_app", "_resolve_module_argument"):
+        assert callable(getattr(borrowed.cli, name))
     assert borrowed.OutcomeCode.TASK_CANCELLED.value == "TASK_CANCELLED"
     assert borrowed.OperationalErrorCode.UNHANDLED_EXCEPTION.value == "UNHANDLED_EXCEPTION"
+
+
+def test_the_rules_of_retries_and_of_exceptions_are_where_they_were() -> None:
+    policy = {"intervals": [2, 5], "backoff_strategy": "fixed", "jitter": False}
+    assert [borrowed.calculate_retry_delay(retry, policy) for retry in (1, 2, 3)] == [2.0, 5.0, 5.0]
+    doubling = {"intervals": [2], "backoff_strategy": "exponential", "jitter": False, "max_delay_seconds": 5}
+    assert [borrowed.calculate_retry_delay(retry, doubling) for retry in (1, 2, 3)] == [2.0, 4.0, 5.0]
+    mapped = {KeyError: "OF_TASK"}, {KeyError: "OF_APP", OSError: "OF_APP"}
+    codes = [
+        borrowed.resolve_exception_error_code(error, *mapped, None, "DEFAULT")
+        for error in (KeyError(), OSError(), ValueError())
+    ]
+    assert codes == ["OF_TASK", "OF_APP", "DEFAULT"]
+
+
+def test_unknown_arguments_are_refused_as_before() -> None:
+    def task(*, known: borrowed.JsonValue) -> None: ...
+
+    with pytest.raises(borrowed.StrictJsonError, match="unknown"):
+        borrowed.decode_kwargs(task, {"unknown": 1})

@@ -41,7 +41,9 @@ def test_commands_are_those_that_are_documented() -> None:
         "horsies db change-base-url",
         "horsies db migrate",
         "horsies db prune",
+        "horsies items",
         "horsies logs",
+        "horsies rerun",
         "horsies tasks",
     ]
 

@@ -61,5 +61,5 @@ def test_plain_values_are_what_json_has() -> None:
         "state": "FAILED",
         "times": ["2026-03-01T12:00:00+00:00", None],
         "counts": {"RUNNING": 1},
-        "line": to_plain(line_values(LINE)),
+        "line": {**to_plain(line_values(LINE)), "item": None},
     }

@@ -17,6 +17,7 @@ NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 def row(task_id: str, *, line: int | None = None, done: int | None = None) -> dict[str, Any]:
     written = {"attempt": 2, "line_number": line, "logged_at": NOON, "level": "INFO", "line": f"line {line}"}
+    written["item"] = line
     told = {"progress_attempt": 2, "done": done, "total": 10, "stage": "sort", "updated_at": NOON}
     return {
         "horsies_task_id": task_id,
@@ -31,7 +32,7 @@ def test_news_are_lines_and_progress_by_task() -> None:
     driven = drive(read_news(seen), {"read_news": rows})
 
     def line(number: int) -> LogLine:
-        return LogLine(attempt=2, number=number, logged_at=NOON, level="INFO", text=f"line {number}")
+        return LogLine(attempt=2, number=number, logged_at=NOON, level="INFO", text=f"line {number}", item=number)
 
     def progress(done: int) -> Progress:
         return Progress(attempt=2, done=done, total=10, stage="sort", updated_at=NOON)

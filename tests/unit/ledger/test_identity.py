@@ -3,8 +3,10 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from airflow_horsies.ledger.identity import Item, Submitter
-from airflow_horsies.models import AirflowTry, TaskInstanceKey
+import pytest
+
+from airflow_horsies.ledger.identity import Item, Life, Submitter, compare_lives, follows_success
+from airflow_horsies.models import AirflowTry, TaskInstanceKey, TaskState
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -47,3 +49,47 @@ def test_derived_ids_differ_by_instance_run_life_item_and_round() -> None:
         derived(dag_id='d","r', run_id="r"),
     ]
     assert len(set(ids)) == len(ids)
+
+
+def life(tried: AirflowTry, **row: Any) -> Life:
+    recorded = {"run_key": "trace a", "run_started_at": NOON, "try_number": 1, "clear_number": 0, "max_tries": 0}
+    return compare_lives(tried, {**recorded, **row})
+
+
+def traced(key: str = "trace a", number: int = 1, **given: Any) -> AirflowTry:
+    return AirflowTry(**{"try_number": number, "run_started_at": NOON, "run_key": key, "trace_key": key, **given})
+
+
+def test_a_trace_is_that_of_a_life_whoever_submits() -> None:
+    assert life(traced(number=2, run_started_at=NOON + timedelta(days=1))) is Life.SAME
+    on_worker = AirflowTry(try_number=2, max_tries=9, run_key="of the store", trace_key="trace a", run_started_at=NOON)
+    assert life(on_worker) is Life.SAME
+
+
+def test_another_trace_is_a_newer_life_unless_it_began_before() -> None:
+    assert life(traced("trace b", 2)) is Life.NEWER
+    assert life(traced("trace b", 1, run_started_at=NOON + timedelta(days=1)), try_number=5) is Life.NEWER
+    assert life(traced("trace b", 1), try_number=2) is Life.OLDER
+    assert life(traced("trace b", 3, run_started_at=NOON - timedelta(days=1))) is Life.OLDER
+    assert life(traced("trace b", 2), run_key="of the store", clear_number=0) is Life.NEWER
+    assert life(AirflowTry(try_number=2, run_key="of the store", run_started_at=NOON)) is Life.NEWER
+
+
+@pytest.mark.parametrize(
+    ("tried", "states", "follows"),
+    [
+        (traced(number=2), [TaskState.COMPLETED, TaskState.COMPLETED], True),
+        (traced(number=2), [TaskState.COMPLETED, TaskState.FAILED], False),
+        (traced(number=1), [TaskState.COMPLETED, TaskState.COMPLETED], False),
+        (AirflowTry(try_number=2, run_key="k"), [TaskState.COMPLETED, TaskState.COMPLETED], False),
+    ],
+)
+def test_a_try_after_a_success_is_no_retry(tried: AirflowTry, states: list[TaskState], follows: bool) -> None:
+    newest = [{"horsies_task_id": str(n), "place": n, "try_number": 1, "seen_try": None} for n in range(2)]
+    assert follows_success(tried, newest, {str(n): state for n, state in enumerate(states)}) is follows
+    assert not follows_success(tried, [], {})
+
+
+def test_items_that_are_no_longer_requested_do_not_count() -> None:
+    newest = [{"horsies_task_id": str(n), "place": -n, "try_number": 1, "seen_try": None} for n in range(2)]
+    assert follows_success(traced(number=2), newest, {"0": TaskState.COMPLETED, "1": TaskState.CANCELLED})

@@ -22,6 +22,7 @@ def prune(rule: PruneRule = RULE, **answers: Any) -> Driven[PrunedPage | None]:
             "read_prunable": [{"horsies_task_id": task_id, "is_old": task_id != YOUNG} for task_id in IDS],
             "moved/read_states": [{"id": KEPT, "status": "COMPLETED"}],
             "prune_lines": [{"pruned": 2}],
+            "prune_items": [{"pruned": 3}],
             "prune_tasks": lambda params: [{"pruned": len(params["ids"])}],
             **answers,
         },
@@ -57,8 +58,17 @@ def test_a_page_with_too_many_lines_is_looked_at_again() -> None:
     assert "prune_tasks" not in driven.names
 
 
+def test_a_page_with_too_many_items_is_looked_at_again() -> None:
+    driven = prune(prune_items=[{"pruned": pruning.PAGE_ITEMS}])
+    assert driven.outcome == PrunedPage(lines=2, last_id=None)
+    assert driven.params("prune_items") == {"gone": [GONE], "limit": pruning.PAGE_ITEMS}
+    assert "prune_tasks" not in driven.names
+
+
 def test_the_end_is_told() -> None:
-    assert prune(read_prunable=[]).outcome == PrunedPage(is_last=True)
+    driven = prune(read_prunable=[], find_migrations_table=[{"found": False}])
+    assert driven.outcome == PrunedPage(is_last=True)
+    assert "prune_repairs" not in driven.names
 
 
 def test_nothing_is_looked_at_while_somebody_else_prunes() -> None:

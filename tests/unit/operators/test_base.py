@@ -11,7 +11,7 @@ from airflow_horsies.airflow_instance import instance_of
 from airflow_horsies.exceptions import InvalidTask
 from airflow_horsies.models import RetryPolicy
 from airflow_horsies.operators import HorsiesBatchOperator, HorsiesCancelOperator, HorsiesOperator
-from airflow_horsies.testing import make_context
+from airflow_horsies.testing import FakeClient, make_context
 
 POLICY = RetryPolicy.fixed([1, 2], auto_retry_for=["FLAKY"])
 
@@ -105,7 +105,7 @@ def test_trigger_goes_on_where_the_operator_stopped(show_logs: bool, seen: dict[
     operator = one(show_logs=show_logs)
     operator._sent_ids = ["0198a0de-0000-7000-8000-000000000001"]
     operator._instance = instance_of(context())
-    operator._task_log = operator._make_task_log({})
+    operator._task_log = operator._make_task_log(FakeClient(), {})
     _, kwargs = operator._trigger(context(), None).serialize()
     assert {name: value for name, value in kwargs.items() if name == "seen"} == seen
 

@@ -7,6 +7,7 @@ import pytest
 from airflow_horsies.exceptions import InvalidTask
 from airflow_horsies.operators import HorsiesBatchOperator
 from airflow_horsies.testing import make_context
+from tests.unit.fakes import INSTANCE
 
 
 def test_batch_allows_as_many_failures_as_both_bounds_do() -> None:
@@ -25,3 +26,28 @@ def test_batch_of_something_else_than_a_list_is_refused() -> None:
     operator = HorsiesBatchOperator(task_id="b", task_name="add", items="{{ items }}")
     with pytest.raises(InvalidTask, match="items: must be a list of dicts, not str"):
         operator._specs(make_context(operator))
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"chunk_size": 0}, "chunk_size: must be None, 'auto' or an integer from 1 to 10000, not 0"),
+        ({"chunk_size": "large"}, "chunk_size: must be None, 'auto'"),
+        ({"chunk_size": 5, "isolate": "session"}, "isolate: must be 'chunk' or 'item'"),
+        ({"isolate": "item"}, "isolate: needs chunk_size"),
+        ({"results": "all"}, "results: must be 'values', 'counts' or 'reference', not 'all'"),
+    ],
+)
+def test_chunks_are_checked_when_the_dag_is_parsed(given: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InvalidTask, match=problem):
+        HorsiesBatchOperator(task_id="b", task_name="add", items=[], **given)
+
+
+def test_trigger_carries_what_was_asked_for_and_no_items() -> None:
+    operator = HorsiesBatchOperator(task_id="b", task_name="add", items=[{}] * 3, chunk_size=2, results="counts")
+    operator._instance, operator._life, operator._size = INSTANCE, 2, 3
+    path, kwargs = operator._trigger(make_context(operator), None).serialize()
+    assert path == "airflow_horsies.triggers.HorsiesBatchTrigger"
+    agreed = {name: kwargs[name] for name in ("life", "size", "max_failures", "results")}
+    assert agreed == {"life": 2, "size": 3, "max_failures": 0, "results": "counts"}
+    assert "task_ids" not in kwargs

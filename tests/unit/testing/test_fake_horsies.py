@@ -413,3 +413,68 @@ def test_what_users_name_is_documented() -> None:
         assert "horsies." in documentation, each
         for parameter in list(inspect.signature(each).parameters)[1:]:
             assert f":param {parameter}:" in documentation, (each, parameter)
+
+
+def test_task_without_a_worker_runs_as_a_deferrable_one() -> None:
+    with DAG("sales", schedule=None):
+        load = HorsiesOperator(task_id="load", task_name="add", kwargs={"day": "{{ ds }}"}, worker_free=True)
+    with FakeHorsies() as horsies:
+        horsies.returns("add", 3)
+        assert run_task(load, ds="2026-01-01") == 3
+        assert horsies.sent("add") == [{"day": "2026-01-01"}]
+
+
+# -- chunks -----------------------------------------------------------------------------------------------------------
+
+
+def chunked(**given: Any) -> HorsiesBatchOperator:
+    items = [{"part": part} for part in range(5)]
+    return HorsiesBatchOperator(**{"task_id": "b", "task_name": "load", "items": items, "chunk_size": 2, **given})
+
+
+@pytest.mark.parametrize("deferrable", [True, False])
+def test_chunked_batch_runs_each_item_as_it_was_declared(deferrable: bool) -> None:
+    with FakeHorsies() as horsies:
+        horsies.returns("load", lambda part: 10 * part)
+        horsies.fails("load", "BROKEN", "not this one", kwargs={"part": 3})
+        assert run_task(chunked(max_failures=1, deferrable=deferrable)) == [0, 10, 20, None, 40]
+        assert [sent["part"] for sent in horsies.sent("load")] == [0, 1, 2, 3, 4]
+        assert len(horsies.memory.chunks) == 3
+        with pytest.raises(BatchFailed, match=r"1 of 5 items did not complete.* item 3: BROKEN: not this one\."):
+            run_task(chunked(deferrable=deferrable))
+
+
+@pytest.mark.parametrize("deferrable", [True, False])
+def test_chunk_that_does_not_end_is_decided_by_the_items_that_failed(deferrable: bool) -> None:
+    with FakeHorsies() as horsies:
+        horsies.returns("load")
+        horsies.never_ends("load", kwargs={"part": 0})
+        horsies.fails("load", "BROKEN", kwargs={"part": 1})
+        with pytest.raises(BatchFailed, match=r"1 item had not ended\. Unfinished tasks were cancelled\."):
+            run_task(chunked(deferrable=deferrable))
+        assert horsies.tasks("load")[0].state is TaskState.CANCELLED
+
+
+def test_retry_of_a_chunked_batch_sends_only_what_failed() -> None:
+    noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    with FakeHorsies() as horsies:
+        horsies.returns("load", 1)
+        horsies.fails("load", "BROKEN", kwargs={"part": 3}, times=1, then=3)
+        with pytest.raises(BatchFailed):
+            run_task(chunked(), logical_date=noon)
+        for size in (2, None):
+            again = chunked(chunk_size=size)
+            assert run_task(again, logical_date=noon, try_number=2) == [1, 1, 1, 3, 1]
+        assert [sent["part"] for sent in horsies.sent("load")] == [0, 1, 2, 3, 4, 3]
+
+
+def test_results_of_a_chunked_batch_by_reference() -> None:
+    with FakeHorsies() as horsies:
+        horsies.returns("load", lambda part: part)
+        assert run_task(chunked(results="counts")) == {"COMPLETED": 5}
+        reference = run_task(chunked(results="reference", deferrable=True))
+        assert list(HorsiesHook().read_values(reference)) == [0, 1, 2, 3, 4]
+        ids = HorsiesHook().enqueue_items(
+            TaskSpec(task_name="load"), [{"part": 7}, {"part": 8}, {"part": 9}], chunk_size=2
+        )
+        assert [item.value for task_id in ids for item in HorsiesHook().read_items(task_id)] == [7, 8, 9]

@@ -27,10 +27,10 @@ def released(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     release_tasks = FakeAsyncClient.release_tasks
 
     async def remember(
-        client: FakeAsyncClient, task_ids: Iterable[str], task_instance: TaskInstanceKey
+        client: FakeAsyncClient, task_ids: Iterable[str], task_instance: TaskInstanceKey, *, life: int | None = None
     ) -> dict[str, CancelOutcome]:
         released.extend(task_ids)
-        return await release_tasks(client, task_ids, task_instance)
+        return await release_tasks(client, task_ids, task_instance, life=life)
 
     monkeypatch.setattr(FakeAsyncClient, "release_tasks", remember)
     return released

@@ -140,6 +140,14 @@ json_values = st.recursive(
 )
 
 
+@given(st.dictionaries(st.text(), json_values).filter(lambda value: not any(key.startswith("__") for key in value)))
+def test_arguments_are_encoded_alike_whether_or_not_they_are_plain(kwargs: dict[str, Any]) -> None:
+    encoded, slowly = encode(kwargs=kwargs), encode(kwargs=MappingProxyType(kwargs))
+    assert (encoded.kwargs, encoded.arguments) == (slowly.kwargs, slowly.arguments)
+    assert encoded.arguments.decode() == json.dumps(kwargs, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    assert (encoded.enqueue_sha, encoded.input_digest) == (slowly.enqueue_sha, slowly.input_digest)
+
+
 @given(json_values)
 def test_json_value_comes_back_as_it_was(value: Any) -> None:
     assert json.loads(kwargs_json(value) or "") == {"x": value}

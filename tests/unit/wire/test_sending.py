@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -77,7 +76,7 @@ def test_same_command_is_known_by_its_columns_where_no_fingerprint_is_kept() -> 
 
 
 def test_other_command_under_a_known_id_is_refused() -> None:
-    answers = {"moved/find_commands": found(replace(encoded(task_id=FIRST), command_fingerprint=b"x" * 32))}
+    answers = {"moved/find_commands": [{**found(encoded(task_id=FIRST))[0], "command_fingerprint": b"x" * 32}]}
     with pytest.raises(TaskIdTaken, match="other arguments or options") as caught:
         drive(sending.enqueue_task(Wire(MOVED), encoded(task_id=FIRST)), answers)
     assert (caught.value.task_id, caught.value.queue) == (FIRST, "default")

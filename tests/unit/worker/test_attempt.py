@@ -89,11 +89,10 @@ def test_an_attempt_is_stopped_by_good_until_only_where_the_task_asked_for_it() 
     assert stopped.find_passed_limit() is StopReason.GOOD_UNTIL_PASSED
 
 
-def test_progress_is_told_once_the_number_of_the_attempt_is_known() -> None:
+def test_progress_is_of_the_attempt() -> None:
     running = attempt()
     assert running.current_progress() is None
     running.progress = (1, 4, "reading")
-    assert running.current_progress() is None
     running.number = 2
     assert running.current_progress() == Progress(attempt=2, done=1, total=4, stage="reading")
 

@@ -45,10 +45,12 @@ class House:
             self.carried_out += 1
             return {}
         answers: dict[str, Any] = {
+            "find_migrations_table": [{"found": False}],
             "lock_pruning": lambda params: [{"locked": self.locked}],
             "read_prunable": self._read_page,
             "moved/read_states": [],
             "prune_lines": [{"pruned": 0}],
+            "prune_items": [{"pruned": 0}],
             "prune_tasks": self._prune,
         }
         return drive(make_script(), answers).outcome

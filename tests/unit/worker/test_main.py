@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import os
 import sys
+import uuid
+from pathlib import Path
 
 import pytest
 
@@ -35,7 +38,7 @@ def test_other_options_are_handed_on() -> None:
 
 def test_horsies_own_command_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[str]] = []
-    monkeypatch.setattr("airflow_horsies.borrowed.horsies.run_command_line", lambda: seen.append(sys.argv))
+    monkeypatch.setattr("horsies.core.cli.main", lambda: seen.append(sys.argv))
     monkeypatch.setattr(sys, "argv", ["-m", "my_tasks:app"])
     command.main()
     assert [argv[0] for argv in seen] == ["horsies"]
@@ -66,3 +69,48 @@ def test_horsies_understands_the_defaults_and_what_is_given_instead(
     monkeypatch.setattr(sys, "argv", ["x", "my_tasks:app", *given])
     command.main()
     assert seen == [("my_tasks:app", *understood)]
+
+
+PYTHON_ONLY = """
+from airflow_horsies.worker import horsies_app, python_task
+app = horsies_app("postgresql+psycopg://db/horsies")
+@python_task(app, "plain")
+def plain() -> None: ...
+"""
+WITH_SPARK = (
+    PYTHON_ONLY
+    + """
+from airflow_horsies.worker import spark_task
+@spark_task(app, "sparkling")
+def sparkling(spark) -> None: ...
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("source", "given", "processes"),
+    [
+        (PYTHON_ONLY, [], 3),
+        (PYTHON_ONLY, ["--processes", "2"], 2),
+        (PYTHON_ONLY, ["--proc=2"], 2),
+        (PYTHON_ONLY, ["--processes", "1"], 1),
+        (WITH_SPARK, [], 1),
+        (WITH_SPARK, ["--processes", "2"], 2),
+        ("raise RuntimeError", [], 1),
+    ],
+    ids=["python", "given", "abbreviated", "one", "spark", "spark given", "broken"],
+)
+def test_a_worker_without_spark_has_a_child_for_each_core_unless_told_otherwise(
+    source: str, given: list[str], processes: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from horsies.core import cli
+
+    name = f"tasks_{uuid.uuid4().hex}"
+    (tmp_path / f"{name}.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2})
+    seen: list[int] = []
+    monkeypatch.setattr(cli, "worker_command", lambda args: seen.append(args.processes))
+    monkeypatch.setattr(sys, "argv", ["x", *given, f"{name}:app"])
+    command.main()
+    assert seen == [processes]

@@ -12,6 +12,7 @@ pytest.importorskip("horsies")
 from airflow_horsies.client import reporting
 from airflow_horsies.db.statement import Rows
 from airflow_horsies.exceptions import DatabaseBusy, DatabaseError, DatabaseUnreachable
+from airflow_horsies.worker import attempt as attempt_module
 from airflow_horsies.worker import reporter as reporter_module
 from airflow_horsies.worker.attempt import Assignment, RunningAttempt, StopReason
 from airflow_horsies.worker.logs import AttemptLog
@@ -58,6 +59,7 @@ def worker(monkeypatch: pytest.MonkeyPatch, tables: Tables) -> Iterator[Worker]:
     monkeypatch.setattr(reporter_module, "WATCH_SECONDS", 0.02)
     monkeypatch.setattr(reporter_module, "RETRY_SECONDS", 0.1)
     monkeypatch.setattr(reporter_module, "END_SECONDS", 5.0)
+    monkeypatch.setattr(attempt_module, "SHOWN_AFTER_SECONDS", 0.02)
     worker = Worker(tables)
     yield worker
     # Its thread waits for ever once there is nothing left to tell.
@@ -66,7 +68,8 @@ def worker(monkeypatch: pytest.MonkeyPatch, tables: Tables) -> Iterator[Worker]:
     for attempt in worker.attempts:
         if attempt.outcome is None:
             worker.end(attempt)
-    eventually(lambda: not worker.reporter._unreported)
+    worker.reporter.flush()
+    assert not worker.reporter._is_behind
 
 
 def test_an_attempt_is_told_from_its_beginning_to_its_end(worker: Worker, tables: Tables) -> None:
@@ -90,7 +93,7 @@ def test_an_attempt_is_told_from_its_beginning_to_its_end(worker: Worker, tables
 
 def test_the_tables_are_made_once(worker: Worker, tables: Tables) -> None:
     for task_id in ("t1", "t2", "t3"):
-        worker.end(worker.begin(task_id))
+        worker.end(worker.begin(task_id), "FAILED")
     assert (tables.migrated, len(tables.ended)) == (1, 3)
 
 
@@ -192,7 +195,7 @@ def test_an_attempt_that_cannot_be_written_does_not_block_the_others(
 
 
 def test_lines_of_an_attempt_that_was_given_up_are_not_the_next_ones(
-    worker: Worker, tables: Tables, monkeypatch: pytest.MonkeyPatch
+    worker: Worker, tables: Tables, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(reporter_module, "END_SECONDS", 0.0)
     first = worker.begin("first")
@@ -203,7 +206,8 @@ def test_lines_of_an_attempt_that_was_given_up_are_not_the_next_ones(
     worker.end(first)
     others = [f"t{number}" for number in range(reporter_module.MAX_UNREPORTED)]
     for task_id in others:
-        worker.end(worker.begin(task_id))
+        worker.end(worker.begin(task_id), "FAILED")
+    assert "Discarded the unwritten report of task first" in caplog.text
     tables.down = None
     eventually(lambda: not worker.reporter._unreported)
     assert {task_id for task_id, _ in tables.ended} == set(others)
@@ -320,7 +324,7 @@ def test_an_attempt_that_was_taken_away_before_it_was_told_is_stopped_and_leaves
     assert attempt.reported.is_set()
     assert worker.stopped == [("t1", StopReason.CLAIM_LOST)]
     assert (tables.lines, tables.ended) == ({}, {})
-    worker.end(worker.begin("t2"))
+    worker.end(worker.begin("t2"), "FAILED")
     assert list(tables.ended) == [("t2", 1)]
 
 

@@ -2,7 +2,7 @@
 
 /** @import { TaskInstanceKey } from "../payloads.d.ts" */
 
-import { horsies } from "../common/site.js";
+import { horsies, instanceApi } from "../common/site.js";
 
 /**
  * What the page shows: a position of a batch and one of its submissions; without life and round, the newest.
@@ -25,12 +25,6 @@ function readAddress() {
   const [dag_id, run_id, task_id, map_index] = found.slice(1).map((part) => decodeURIComponent(part));
   const given = Number.parseInt(map_index, 10);
   return { dag_id, run_id, task_id, map_index: Number.isNaN(given) ? -1 : given };
-}
-
-/** @param {TaskInstanceKey} key */
-function instanceApi({ dag_id, run_id, task_id, map_index }) {
-  const run = `${horsies}/api/dags/${encodeURIComponent(dag_id)}/runs/${encodeURIComponent(run_id)}`;
-  return `${run}/tasks/${encodeURIComponent(task_id)}/${map_index}`;
 }
 
 /**

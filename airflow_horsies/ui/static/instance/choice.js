@@ -6,11 +6,15 @@
 
 import { h } from "../common/dom.js";
 import { isLive } from "../common/text.js";
+import { canRerun } from "./actions.js";
+
+const FAILED = ["FAILED", "EXPIRED", "CANCELLED"];
 
 /**
  * @typedef {object} ChoiceActions
  * @property {() => void} close shows all items.
  * @property {() => void} cancel cancels the item.
+ * @property {() => void} repair reruns the item.
  * @property {(change: { life: number, round: number }) => void} choose
  */
 
@@ -20,7 +24,7 @@ import { isLive } from "../common/text.js";
  * @param {Shown} shown
  * @param {ChoiceActions} actions
  */
-export function choice(data, selected, shown, { close, cancel, choose }) {
+export function choice(data, selected, shown, { close, cancel, repair, choose }) {
   /** @type {Child[]} */
   const pieces = [];
   if (shown.isBatch) {
@@ -30,10 +34,18 @@ export function choice(data, selected, shown, { close, cancel, choose }) {
       data.can_act && isLive(data.submissions[0].task?.state)
         ? h("button", { type: "button", class: "small danger", onclick: cancel }, "Cancel this item")
         : null,
+      canRerun(data) && isFailed(data.submissions[0].task?.state)
+        ? h("button", { type: "button", id: "repair-item", class: "small", onclick: repair }, "Rerun this item")
+        : null,
     );
   }
   if (data.submissions.length > 1) pieces.push(h("label", {}, "Submission ", select(data, selected, choose)));
   return pieces;
+}
+
+/** @param {string | undefined} state of the newest task; undefined if it is past its retention. */
+function isFailed(state) {
+  return state === undefined || FAILED.includes(state);
 }
 
 /**

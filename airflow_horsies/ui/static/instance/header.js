@@ -7,21 +7,20 @@ import { h } from "../common/dom.js";
 import { airflowLink, instanceAddress, instanceName } from "../common/links.js";
 import { isEmbedded } from "../common/site.js";
 import { badge, isLive, plural } from "../common/text.js";
+import { canRerun, failedItems } from "./actions.js";
 import { instance } from "./address.js";
-
-const BUSY = ["running", "deferred", "queued", "scheduled"];
 
 /**
  * @param {Instance} data
  * @param {Submission} submission
  * @param {Shown} shown
- * @param {{ cancel: () => void, rerun: () => void }} actions
+ * @param {{ cancel: () => void, rerun: () => void, repair: () => void }} actions
  */
-export function header(data, submission, shown, { cancel, rerun }) {
+export function header(data, submission, shown, { cancel, rerun, repair }) {
   const airflowState = data.tries.at(-1)?.state ?? null;
   const state = shown.isBatch ? null : submission.task?.state;
   const canCancel = data.can_act && Object.keys(data.counts).some(isLive);
-  const canRerun = data.can_act && data.tries.length > 0 && !BUSY.includes(airflowState ?? "");
+  const canRepair = shown.isBatch && canRerun(data) && failedItems(data) > 0;
   return [
     h(
       "div",
@@ -33,7 +32,8 @@ export function header(data, submission, shown, { cancel, rerun }) {
         "span",
         { class: "actions" },
         canCancel ? button("cancel", shown.isBatch ? "Cancel all" : "Cancel", cancel, "danger") : null,
-        canRerun ? button("rerun", "Rerun", rerun) : null,
+        canRepair ? button("repair", "Rerun failed items", repair) : null,
+        canRerun(data) ? button("rerun", shown.isBatch ? "Rerun all" : "Rerun", rerun) : null,
       ),
     ),
     // Airflow's own page shows all of this above the frame.

@@ -1,0 +1,43 @@
+"""Requests to run again, after the next clear of a task instance, only what did not complete."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from airflow_horsies.client import calls
+from airflow_horsies.client.client import Client
+from airflow_horsies.core.submission import RepairRequest, TaskInstanceKey
+from airflow_horsies.ledger import repairing
+from airflow_horsies.ledger.latest import Deployment
+
+
+def request_repair(
+    client: Client,
+    task_instance: TaskInstanceKey,
+    *,
+    clear_number: int,
+    requested_by: str,
+    items: Collection[int] | None = None,
+) -> RepairRequest:
+    """The next clear of the task instance keeps what completed. Any later clear is a plain one.
+
+    :param clear_number: of the DAG run now, before the clear.
+    :param items: the places of the items to run again; None for all that did not complete.
+    """
+    client.drive(calls.migrate_ledger(client.scope))
+    own = _deployment(client)
+    return client.run(
+        lambda: repairing.request_repair(
+            own, task_instance, clear_number=clear_number, requested_by=requested_by, places=items
+        )
+    )
+
+
+def withdraw_repair(client: Client, task_instance: TaskInstanceKey, request_id: int) -> bool:
+    """Withdraw a request whose clear failed; returns whether it was open."""
+    own = _deployment(client)
+    return client.run(lambda: repairing.withdraw_repair(own, task_instance, request_id))
+
+
+def _deployment(client: Client) -> Deployment:
+    return Deployment(client.namespace, client.settings.base_url)

@@ -1,0 +1,150 @@
+"""Repair: a clear that runs again only what did not complete, by the operator's setting or at a user's request.
+
+The kept items are recorded again in the new life, with the tasks they already have, so that all that is read by life
+holds for them too. Nothing is kept if the DAG run may have been created again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import repeat
+
+from airflow_horsies.core.submission import OnClear, RepairRequest, TaskInstanceKey
+from airflow_horsies.core.task import TaskState
+from airflow_horsies.db.statement import Row, Rows, Script, Statement, sql_text
+from airflow_horsies.exceptions import InvalidTask, TaskNotFound
+from airflow_horsies.ledger.cancelling import lock_task_instance
+from airflow_horsies.ledger.chunks import split_works
+from airflow_horsies.ledger.identity import Item, Submitter, is_key_of_trace, is_same_run, last_try
+from airflow_horsies.ledger.latest import Deployment
+from airflow_horsies.ledger.schema import PACKAGE
+from airflow_horsies.ledger.submissions import key_of
+
+# The first version of the ledger with requests.
+SINCE = 6
+# A request whose clear never came is void after this time.
+VALID_FOR = timedelta(days=1)
+KEPT_FOR = timedelta(days=30)
+MAX_PLACES = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """Which items run again; ``items`` is None for all that did not complete."""
+
+    items: frozenset[Item] | None = None
+
+    def reruns(self, item: Item, state: TaskState | None) -> bool:
+        """``state`` is None for a task that horsies no longer keeps: its value cannot be returned."""
+        if state is None:
+            return True
+        if state is TaskState.COMPLETED or not state.is_terminal:
+            return False
+        return self.items is None or item in self.items
+
+
+def find_repair(submitter: Submitter, newest: Rows, *, life: int, on_clear: OnClear) -> Script[Repair | None]:
+    """What the first submission of a life repairs. An open request is taken or void from now on."""
+    if not newest:
+        return None
+    rows = yield Statement(
+        sql_text(PACKAGE, "take_repair"),
+        {
+            **submitter.key,
+            "base_url": submitter.base_url,
+            "may_take": _is_same_run(submitter, newest, is_requested=True),
+            "life": life,
+            "last_life": newest[0]["life"],
+            # A triggerer does not know it.
+            "clear_number": None if submitter.tried.is_traced else submitter.tried.clear_number,
+            "valid_seconds": VALID_FOR.total_seconds(),
+        },
+    )
+    for row in rows:
+        if row["taken_life"] is not None:
+            return Repair(_decode_items(row))
+    return Repair() if repairs_by_setting(submitter, newest, on_clear) else None
+
+
+def repairs_by_setting(submitter: Submitter, newest: Rows, on_clear: OnClear) -> bool:
+    return on_clear is OnClear.FAILED and _is_same_run(submitter, newest, is_requested=False)
+
+
+def _is_same_run(submitter: Submitter, newest: Rows, *, is_requested: bool) -> bool:
+    """A request is made in an existing run. Without a key of the run, which a triggerer never has, the next try after a
+    clear of that run is enough for a request, and for nothing else."""
+    last = max(newest, key=lambda row: int(row["try_number"]))
+    tried = submitter.tried
+    is_traced = tried.is_traced or is_key_of_trace(last["run_key"])
+    if not is_traced and is_same_run(tried, last):
+        return True
+    has_keys = not is_traced and tried.run_key is not None and last["run_key"] is not None
+    return is_requested and not has_keys and tried.try_number > last_try(newest)
+
+
+def request_repair(
+    deployment: Deployment,
+    task_instance: TaskInstanceKey,
+    *,
+    clear_number: int,
+    requested_by: str,
+    places: Collection[int] | None = None,
+) -> Script[RepairRequest]:
+    """Request that the next clear of a task instance runs again only what did not complete.
+
+    :param clear_number: of the DAG run now.
+    :param places: the items to run again; None for all.
+    """
+    if places is not None and not 1 <= len(places) <= MAX_PLACES:
+        raise InvalidTask("items", f"must be 1 to {MAX_PLACES} items, not {len(places)}")
+    yield from lock_task_instance(deployment.namespace, task_instance)
+    newest = yield Statement(sql_text(PACKAGE, "read_last_life"), deployment.params(task_instance))
+    if newest[0]["life"] is None:
+        raise TaskNotFound(
+            f"{task_instance} has not submitted a horsies task, so there is nothing to repair. Clear it to run it.",
+            task_id="(none)",
+        )
+    items = None if places is None else (yield from _find_items(deployment, task_instance, places))
+    (row,) = yield Statement(
+        sql_text(PACKAGE, "request_repair"),
+        {
+            **deployment.params(task_instance),
+            "life": newest[0]["life"],
+            "clear_number": clear_number,
+            "works": None if items is None else b"".join(item.work for item in items),
+            "occurrences": None if items is None else [item.occurrence for item in items],
+            "requested_by": requested_by,
+        },
+    )
+    return RepairRequest(id=row["id"], life=newest[0]["life"], items=None if items is None else len(items))
+
+
+def withdraw_repair(deployment: Deployment, task_instance: TaskInstanceKey, id_: int) -> Script[bool]:
+    """Withdraw a request whose clear failed; returns whether it was open."""
+    params = {**key_of(deployment.namespace, task_instance), "id": id_}
+    return bool((yield Statement(sql_text(PACKAGE, "withdraw_repair"), params)))
+
+
+def prune_repairs() -> Statement:
+    return Statement(sql_text(PACKAGE, "prune_repairs"), {"older_than_seconds": KEPT_FOR.total_seconds()})
+
+
+def _find_items(deployment: Deployment, key: TaskInstanceKey, places: Collection[int]) -> Script[list[Item]]:
+    rows = yield Statement(sql_text(PACKAGE, "find_items"), {**deployment.params(key), "places": sorted(set(places))})
+    found = {row["place"]: Item(bytes(row["work"]), row["occurrence"]) for row in rows if row["work"] is not None}
+    missing = sorted(set(places) - found.keys())
+    if missing:
+        raise TaskNotFound(
+            f"{key} has no item {missing[0]} that can be repaired alone. Leave it out to repair all items that did not "
+            "complete.",
+            task_id="(none)",
+        )
+    return [found[place] for place in sorted(found)]
+
+
+def _decode_items(row: Row) -> frozenset[Item] | None:
+    if row["works"] is None:
+        return None
+    return frozenset(map(Item, split_works(bytes(row["works"])), row["occurrences"] or repeat(0)))

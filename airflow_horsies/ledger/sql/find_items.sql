@@ -1,0 +1,31 @@
+-- The items of the newest life of a task instance at these places.
+WITH latest AS (
+    SELECT known.position AS place, known.life, known.horsies_task_id
+    FROM airflow_horsies.known_submissions AS known
+    WHERE
+        known.namespace = %(namespace)s
+        AND (%(base_url)s::text = '' OR known.base_url IN (%(base_url)s::text, ''))
+        AND known.dag_id = %(dag_id)s
+        AND known.run_id = %(run_id)s
+        AND known.task_id = %(task_id)s
+        AND known.map_index = %(map_index)s
+        AND known.is_latest
+)
+SELECT requested.place, substring(chunk.works FROM requested.ordinal::integer * 32 - 31 FOR 32) AS work,
+    coalesce(chunk.occurrences[requested.ordinal], 0) AS occurrence
+FROM latest
+INNER JOIN airflow_horsies.chunks AS chunk USING (horsies_task_id)
+CROSS JOIN LATERAL unnest(chunk.places) WITH ORDINALITY AS requested (place, ordinal)
+WHERE requested.place = ANY(%(places)s::integer[])
+UNION ALL
+SELECT latest.place, sent.work, sent.occurrence
+FROM latest
+INNER JOIN airflow_horsies.submissions AS sent USING (horsies_task_id, life)
+WHERE
+    sent.namespace = %(namespace)s
+    AND sent.dag_id = %(dag_id)s
+    AND sent.run_id = %(run_id)s
+    AND sent.task_id = %(task_id)s
+    AND sent.map_index = %(map_index)s
+    AND latest.place = ANY(%(places)s::integer[])
+    AND NOT EXISTS (SELECT FROM airflow_horsies.chunks AS chunk WHERE chunk.horsies_task_id = latest.horsies_task_id)

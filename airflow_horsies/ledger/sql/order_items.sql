@@ -1,0 +1,79 @@
+-- A page of the items of the last submission of a task instance in the order of one column, and their total number. An
+-- item of a chunk without an outcome has the state of its chunk. NULL comes last in both directions; the place breaks
+-- ties.
+WITH sent AS (
+    SELECT known.position, known.life, known.round, known.horsies_task_id
+    FROM airflow_horsies.known_submissions AS known
+    WHERE
+        known.namespace = %(namespace)s
+        AND (%(base_url)s::text = '' OR known.base_url IN (%(base_url)s::text, ''))
+        AND known.dag_id = %(dag_id)s
+        AND known.run_id = %(run_id)s
+        AND known.task_id = %(task_id)s
+        AND known.map_index = %(map_index)s
+        AND known.is_latest
+),
+task AS (
+    SELECT id, status, error_code, hostname, attempts, seconds
+    FROM json_to_recordset(%(tasks)s::json) AS task (
+        id uuid, status text, error_code text, hostname text, attempts integer, seconds double precision
+    )
+),
+item AS (
+    SELECT
+        requested.place, sent.life, coalesce(chunk.rounds[requested.ordinal], 1) AS round, sent.horsies_task_id,
+        requested.ordinal::integer - 1 AS number,
+        coalesce(ended.outcome, task.status) AS state,
+        ended.tries AS attempts,
+        extract(EPOCH FROM ended.finished_at - ended.started_at) AS seconds,
+        CASE WHEN ended.outcome IS NULL THEN task.error_code ELSE ended.error_code END AS error_code,
+        coalesce(ended.hostname, task.hostname) AS hostname
+    FROM sent
+    INNER JOIN airflow_horsies.chunks AS chunk USING (horsies_task_id)
+    CROSS JOIN LATERAL unnest(chunk.places) WITH ORDINALITY AS requested (place, ordinal)
+    LEFT JOIN task ON task.id = sent.horsies_task_id
+    LEFT JOIN airflow_horsies.items AS ended
+        ON ended.horsies_task_id = sent.horsies_task_id AND ended.number = requested.ordinal - 1
+    WHERE requested.place >= 0
+    UNION ALL
+    SELECT
+        sent.position, sent.life, sent.round, sent.horsies_task_id, -1, task.status, task.attempts, task.seconds,
+        task.error_code, task.hostname
+    FROM sent
+    LEFT JOIN task ON task.id = sent.horsies_task_id
+    WHERE NOT EXISTS (SELECT FROM airflow_horsies.chunks AS chunk WHERE chunk.horsies_task_id = sent.horsies_task_id)
+),
+wanted AS (
+    SELECT
+        item.place, item.life, item.round, item.horsies_task_id, item.number,
+        CASE %(sort)s::text
+            WHEN 'position' THEN item.place WHEN 'attempts' THEN item.attempts WHEN 'duration' THEN item.seconds
+        END::double precision AS figure,
+        CASE %(sort)s::text
+            WHEN 'state' THEN item.state WHEN 'error_code' THEN item.error_code WHEN 'hostname' THEN item.hostname
+        END AS word
+    FROM item
+    WHERE %(state)s::text IS NULL OR item.state = %(state)s::text
+),
+page AS (
+    SELECT
+        wanted.*,
+        row_number() OVER (
+            ORDER BY
+                wanted.figure IS NULL AND wanted.word IS NULL,
+                CASE WHEN %(descending)s::boolean THEN -wanted.figure ELSE wanted.figure END,
+                CASE WHEN NOT %(descending)s::boolean THEN wanted.word END COLLATE "C",
+                CASE WHEN %(descending)s::boolean THEN wanted.word END COLLATE "C" DESC,
+                CASE
+                    WHEN %(descending)s::boolean AND (wanted.figure IS NOT NULL OR wanted.word IS NOT NULL)
+                        THEN -wanted.place
+                    ELSE wanted.place
+                END
+        ) AS ordinal
+    FROM wanted
+)
+SELECT
+    total.count AS total, page.place, page.life, page.round, page.horsies_task_id::text AS horsies_task_id, page.number
+FROM (SELECT count(*) AS count FROM wanted) AS total
+LEFT JOIN page ON page.ordinal > %(offset)s AND page.ordinal <= %(offset)s::bigint + %(limit)s
+ORDER BY page.ordinal

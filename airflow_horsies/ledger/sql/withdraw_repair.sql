@@ -1,0 +1,12 @@
+-- The clear of a request failed.
+UPDATE airflow_horsies.repairs
+SET taken_at = now()
+WHERE
+    namespace = %(namespace)s
+    AND dag_id = %(dag_id)s
+    AND run_id = %(run_id)s
+    AND task_id = %(task_id)s
+    AND map_index = %(map_index)s
+    AND id = %(id)s
+    AND taken_at IS NULL
+RETURNING id

@@ -1,0 +1,247 @@
+"""
+The triggers that start a task: no worker process runs unless the task does not succeed.
+
+Airflow stores their paths and arguments: treat them as schema.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from functools import partial
+from typing import Any, ClassVar, TypeVar
+
+from airflow.triggers.base import TaskSuccessEvent, TriggerEvent
+
+from airflow_horsies.airflow_instance import instance_of, traced_try
+from airflow_horsies.borrowed.airflow import complete_task, delete_result, push_result, template_env
+from airflow_horsies.client.async_client import AsyncClient
+from airflow_horsies.operators.base import ATTEMPTS_LINK, HorsiesTaskOperator
+from airflow_horsies.operators.batch import HorsiesBatchOperator
+from airflow_horsies.operators.rendering import integer, task_ids_of
+from airflow_horsies.operators.task import HorsiesOperator
+from airflow_horsies.operators.worker_free import decode_fields
+from airflow_horsies.triggers.base import HorsiesTrigger, Reason
+from airflow_horsies.triggers.sensing import HorsiesSensorTrigger, HorsiesSubmissionTrigger
+from airflow_horsies.triggers.task_log import TaskLog
+
+T = TypeVar("T")
+
+KINDS: Mapping[str, type[HorsiesTaskOperator]] = {"task": HorsiesOperator, "batch": HorsiesBatchOperator}
+# The trigger applies the time-out of a sensor itself, this long before Airflow does.
+TRIGGERER_GRACE = timedelta(seconds=60)
+# Templates, XCom backends and secrets backends may block, and other triggers share the default threads.
+_threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="horsies-start")
+
+
+class StartTrigger(HorsiesTrigger):
+    """
+    The base of the triggers that start a task.
+
+    :param fields: the arguments of the task, before their templates are rendered.
+    """
+
+    path: ClassVar[str]
+
+    def __init__(self, *, fields: str) -> None:
+        given = decode_fields(fields)
+        super().__init__(
+            task_ids=[],
+            horsies_conn_id=given["horsies_conn_id"],
+            cancel_on_kill=given.get("cancel_on_kill", False),
+        )
+        self.fields = fields
+        # Airflow asks for it under this name, and the task of a triggerer has lost it.
+        self.render_template_as_native_obj: bool = given.pop("native")
+        self._given = given
+        # The trigger that waits, once there is something to wait for.
+        self._waiting: HorsiesTrigger | None = None
+        self._has_succeeded = False
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return self.path, {"fields": self.fields}
+
+    async def _event(self) -> dict[str, Any]:
+        try:
+            return await super()._event()
+        except Exception as error:
+            # For example an error in a template, which a worker meets, too, and reports with its trace.
+            self.log.warning("The task continues on a worker: %s", error, exc_info=True)
+            return self._payload(Reason.NOT_STARTED, f"{type(error).__name__}: {error}")
+
+    async def _watch(self, client: AsyncClient) -> Reason:
+        if self._waiting is None:
+            self._waiting = await self._start(client)
+        reason = await self._waiting._watch(client)
+        if reason is Reason.ENDED:
+            await self._succeed(client)
+        return reason
+
+    async def _start(self, client: AsyncClient) -> HorsiesTrigger:
+        raise NotImplementedError
+
+    async def _succeed(self, client: AsyncClient) -> None:
+        self._has_succeeded = True
+
+    async def _conclude(self, payload: Mapping[str, Any]) -> TriggerEvent:
+        """The task ends here if it succeeded. Only a worker can do all that a failure, a skip or a retry needs."""
+        if self._has_succeeded:
+            return TaskSuccessEvent()
+        return await super()._conclude(payload)
+
+    def _payload(self, reason: Reason, message: str | None = None) -> dict[str, Any]:
+        if self._waiting is not None:
+            return self._waiting._payload(reason, message)
+        return super()._payload(Reason.NOT_STARTED, message or f"{reason} before anything was sent")
+
+    async def _find_task_ids(self, client: AsyncClient) -> list[str]:
+        if self._waiting is not None:
+            return await self._waiting._find_task_ids(client)
+        instance, started = self._submitted_by(), self.task_instance
+        if instance is None or started is None:
+            return []
+        # Killed while it submitted. A later try is none of its business.
+        sent = await client.read_submissions(instance)
+        own = [item for item in sent if item.is_latest and item.try_number == started.try_number]
+        self.life = max((item.life for item in own), default=None)
+        return [item.horsies_task_id for item in own]
+
+    def _context(self) -> Any:
+        ti: Any = self.task_instance
+        return ti.get_template_context()
+
+    @property
+    def _time_is_over_at(self) -> Any:
+        """When Airflow gives up waiting for this trigger."""
+        return getattr(self, "timeout_after", None)
+
+
+class HorsiesStartTrigger(StartTrigger):
+    """
+    Send the tasks of an operator, wait for them, store their value and end the task instance.
+
+    :param fields: the arguments of the operator, before their templates are rendered.
+    """
+
+    path = "airflow_horsies.operators.starting.HorsiesStartTrigger"
+
+    async def _start(self, client: AsyncClient) -> HorsiesTrigger:
+        operator, context, specs = await _in_thread(self._prepare)
+        instance, namespace = instance_of(context), client.settings.namespace
+        operator._instance = instance
+        sent = await operator._send(client, specs, traced_try(context, namespace=namespace))
+        operator._accept(sent, instance, namespace)
+        operator._task_log = operator._make_task_log(None, {})
+        self._operator, self.namespace = operator, namespace
+        await _in_thread(partial(self._announce, context, sent))
+        waiting: HorsiesTrigger = operator._trigger(context, self._time_is_over_at)
+        self.life = waiting.life
+        return waiting
+
+    async def _watch(self, client: AsyncClient) -> Reason:
+        if self._waiting is None:
+            self._waiting = await self._start(client)
+        if self._operator.wait_for_completion and self._operator._sent_ids:
+            return await super()._watch(client)
+        # There is nothing to wait for.
+        await self._succeed(client)
+        return Reason.ENDED if self._has_succeeded else Reason.NOT_STARTED
+
+    async def _succeed(self, client: AsyncClient) -> None:
+        if not self._operator.wait_for_completion:
+            await self._store(self._operator._ids_to_return)
+            return
+        make_value = await self._operator._read_success(client)
+        if make_value is not None:
+            await self._show_last_lines(client)
+            await self._store(make_value)
+
+    async def _store(self, make_value: Callable[[], Any]) -> None:
+        try:
+            await _in_thread(lambda: push_result(self.task_instance, make_value(), self.log))
+        except Exception as error:
+            # A worker meets the same error and reports it, or succeeds.
+            self.log.warning("The value cannot be stored here, so the task continues on a worker: %s", error)
+        else:
+            self._has_succeeded = True
+
+    async def _show_last_lines(self, client: AsyncClient) -> None:
+        waiting = self._waiting
+        if waiting is None or waiting.seen is None or not self._operator._sent_ids:
+            return
+        places = await waiting._places_of_items(client)
+        numbered = self._operator.numbers_tasks
+        await TaskLog(self.log, self._operator._sent_ids, waiting.seen, numbered=numbered, places=places).finish_async(
+            client
+        )
+
+    def _prepare(self) -> tuple[HorsiesTaskOperator, Any, Any]:
+        """The operator with rendered templates. Not on the event loop, because a template may ask for a Variable."""
+        context = self._context()
+        complete_task(context["ti"])
+        native = self.render_template_as_native_obj
+        given = {name: value for name, value in self._given.items() if name != "kind"}
+        operator = KINDS[self._given["kind"]](
+            task_id=context["ti"].task_id, render_template_as_native_obj=native, **given
+        )
+        operator.render_template_fields(context, template_env(native=native))
+        return operator, context, operator._specs(context)
+
+    def _announce(self, context: Any, sent: Any) -> None:
+        if context["ti"].try_number > 1:
+            delete_result(context["ti"])
+        ATTEMPTS_LINK.push(context)
+        self._operator._announce(context, sent)
+
+
+class HorsiesStartSensorTrigger(StartTrigger):
+    """
+    Wait for tasks that were sent elsewhere, and end the task instance.
+
+    :param fields: the arguments of the sensor, before their templates are rendered.
+    """
+
+    path = "airflow_horsies.operators.starting.HorsiesStartSensorTrigger"
+    template_names: ClassVar[tuple[str, ...]] = (
+        "task_ids",
+        "external_dag_id",
+        "external_task_id",
+        "external_run_id",
+        "external_map_index",
+    )
+
+    async def _start(self, client: AsyncClient) -> HorsiesTrigger:
+        given = await _in_thread(self._render_fields)
+        over = self._time_is_over_at
+        common = {
+            "failed_states": given["failed_states"],
+            "horsies_conn_id": self.horsies_conn_id,
+            "deadline": None if over is None else (over - TRIGGERER_GRACE).isoformat(),
+        }
+        self.deadline = common["deadline"]
+        if given["external_dag_id"] is None:
+            return HorsiesSensorTrigger(task_ids=task_ids_of(given["task_ids"]), **common)
+        return HorsiesSubmissionTrigger(
+            task_instance={
+                "dag_id": given["external_dag_id"],
+                "run_id": given["external_run_id"],
+                "task_id": given["external_task_id"],
+                "map_index": integer("external_map_index", given["external_map_index"]),
+            },
+            allowed_states=given["allowed_states"],
+            poll_seconds=given["poll_seconds"],
+            **common,
+        )
+
+    def _render_fields(self) -> dict[str, Any]:
+        context, env = self._context(), template_env(native=self.render_template_as_native_obj)
+        rendered = {name: self.render_template(self._given[name], context, env) for name in self.template_names}
+        return {**self._given, **rendered}
+
+
+async def _in_thread(work: Callable[[], T]) -> T:
+    context = contextvars.copy_context()
+    return await asyncio.get_running_loop().run_in_executor(_threads, context.run, work)

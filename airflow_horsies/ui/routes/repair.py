@@ -1,0 +1,78 @@
+"""Requests for a repair: the page records what to run again, and then clears the task instance through Airflow."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Annotated
+
+from airflow.api_fastapi.common.db.common import SessionDep
+from airflow.api_fastapi.core_api.security import GetUserDep
+from airflow.api_fastapi.logging.decorators import action_logging
+from fastapi import APIRouter, Depends, HTTPException, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from airflow_horsies.client.repairing import request_repair, withdraw_repair
+from airflow_horsies.exceptions import TaskNotFound
+from airflow_horsies.ui import payloads
+from airflow_horsies.ui.access import MAY_ACT, InstanceDep
+from airflow_horsies.ui.airflow_side import read_clear_number
+from airflow_horsies.ui.answers import json_answer
+from airflow_horsies.ui.clients import page_client
+from airflow_horsies.ui.routes.instance import INSTANCE, MAX_NUMBER, require_body
+from airflow_horsies.ui.threads import OwnThreadRoute
+
+MAX_ITEMS = 1_000
+
+router = APIRouter(route_class=OwnThreadRoute)
+
+
+class RepairBody(BaseModel):
+    """The positions of the items to run again; without them, all that did not complete."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    items: list[Annotated[int, Field(ge=0, le=MAX_NUMBER)]] | None = Field(
+        default=None, min_length=1, max_length=MAX_ITEMS
+    )
+
+
+class WithdrawBody(BaseModel):
+    """The request to withdraw, because Airflow did not clear the task instance."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    id: int = Field(ge=0, le=2**63 - 1)
+
+
+@router.post(
+    INSTANCE + "/repair",
+    dependencies=[*MAY_ACT, Depends(require_body(RepairBody)), Depends(action_logging(event="horsies_repair"))],
+)
+def repair(key: InstanceDep, session: SessionDep, user: GetUserDep, body: RepairBody) -> Response:
+    """Let the next clear of the task instance run again only what did not complete."""
+    clear_number = read_clear_number(session, key)
+    if clear_number is None:
+        raise HTTPException(
+            HTTPStatus.NOT_FOUND, "Airflow no longer has this DAG run. Open the page of a run that exists."
+        )
+    try:
+        with page_client() as client:
+            made = request_repair(
+                client, key, clear_number=clear_number, requested_by=user.get_name(), items=body.items
+            )
+    except TaskNotFound as error:
+        raise HTTPException(HTTPStatus.NOT_FOUND, str(error)) from None
+    return json_answer(payloads.Repair(id=made.id, life=made.life, items=made.items))
+
+
+@router.post(
+    INSTANCE + "/withdraw-repair",
+    dependencies=[
+        *MAY_ACT,
+        Depends(require_body(WithdrawBody)),
+        Depends(action_logging(event="horsies_withdraw_repair")),
+    ],
+)
+def withdraw(key: InstanceDep, body: WithdrawBody) -> Response:
+    with page_client() as client:
+        return json_answer(payloads.Withdrawn(withdrawn=withdraw_repair(client, key, body.id)))

@@ -1,0 +1,105 @@
+"""Tasks without Spark on which chunks are tried."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+import uuid
+from datetime import date, timedelta
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from airflow_horsies.worker import TaskFault, horsies_app, progress, python_task
+
+app = horsies_app(dead_after=timedelta(seconds=5), exception_mapper={LookupError: "NOT_THERE"})
+log = logging.getLogger("my.module")
+
+
+@python_task(app, "add", exception_mapper={ZeroDivisionError: "DIVIDED"})
+def add(*, day: date, number: int = 1, how: str = "") -> dict[str, object]:
+    print(f"number {number}")
+    match how:
+        case "fault":
+            raise TaskFault("NO_DATA_YET", f"No data for {number}.")
+        case "own":
+            raise ValueError(f"no such number: {number}")
+        case "mapped by the task":
+            raise ZeroDivisionError("by zero")
+        case "mapped by the app":
+            raise LookupError("not there")
+        case "not JSON":
+            return {"x": object()}
+        case "surrogate":
+            return {"x": "\ud800"}
+    return {"day": day, "number": number}
+
+
+@python_task(app, "nothing")
+def nothing(*, number: int) -> int:
+    return number
+
+
+@python_task(app, "fail_until")
+def fail_until(*, folder: str, key: str, tries: int, code: str = "FLAKY") -> int:
+    """Fails until it was called that often."""
+    path = Path(folder, key)
+    with path.open("a") as calls:
+        calls.write(f"{time.monotonic()}\n")
+    made = len(path.read_text().splitlines())
+    if made < tries:
+        raise TaskFault(code, f"Call {made}.")
+    return made
+
+
+@python_task(app, "nap")
+def nap(*, seconds: float, file: str = "", key: str = "") -> str:
+    """Says that it runs, and returns the name of this run."""
+    token = uuid.uuid4().hex
+    if file:
+        with Path(file).open("a") as runs:
+            runs.write(f"{key} {token} {os.getpid()}\n")
+    time.sleep(seconds)
+    return token
+
+
+@python_task(app, "nap_until_late", stop_at_good_until=True)
+def nap_until_late(*, seconds: float) -> float:
+    time.sleep(seconds)
+    return seconds
+
+
+@python_task(app, "stubborn")
+def stubborn(*, seconds: float) -> float:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            time.sleep(1)
+        except BaseException:
+            print("I go on")
+    return seconds
+
+
+@python_task(app, "talk")
+def talk(*, number: int) -> None:
+    print("printed by", number)
+    log.info("logged by %s", number)
+    print("without an end", number, end="")
+
+
+@python_task(app, "show")
+def show(*, seconds: float) -> None:
+    progress(1, 3, "loading")
+    time.sleep(seconds)
+
+
+@python_task(app, "echo")
+def echo(*, value: JsonValue) -> JsonValue:
+    return value
+
+
+@python_task(app, "packed")
+def packed(*, numbers: list[int]) -> list[int]:
+    """As authors pack items by hand."""
+    return [nothing(number=number) for number in numbers]

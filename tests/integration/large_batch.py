@@ -1,0 +1,50 @@
+"""An Airflow task with a very large batch in chunks: submits it, resumes when it has ended, and tells how much memory
+this took. Run in a process of its own: ``python -m tests.integration.large_batch CONN_ID ITEMS RESULTS STEP``."""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk.exceptions import TaskDeferred
+
+from airflow_horsies.operators import HorsiesBatchOperator
+from tests.integration.test_operator_changes import context
+
+
+def make(conn_id: str, items: int, results: Any) -> HorsiesBatchOperator:
+    return HorsiesBatchOperator(
+        task_id="load",
+        task_name="add",
+        items=[{"a": number, "shop": f"shop number {number}"} for number in range(items)],
+        chunk_size=50,
+        results=results,
+        horsies_conn_id=conn_id,
+        deferrable=True,
+        inline_wait=timedelta(0),
+    )
+
+
+def main(conn_id: str, items: str, results: str, step: str) -> None:
+    operator = make(conn_id, int(items), results)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    told: dict[str, Any] = {}
+    if step == "submit":
+        try:
+            operator.execute(context())
+        except TaskDeferred as deferred:
+            told["trigger"] = deferred.trigger.serialize()
+    else:
+        event = {"reason": "ended", "message": None, "task_ids": [], "life": 1, "size": int(items), "max_failures": 0}
+        value = operator.execute_complete(context(), event)
+        told["value"] = [len(value), value[0], value[-1]] if isinstance(value, list) else value
+    told["before_mb"] = before / 1024
+    told["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"\n{json.dumps(told)}", flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,84 @@
+"""100,000 items in chunks, with outcomes that are written by SQL as a worker would."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any
+
+import pytest
+
+from airflow_horsies.embedded.postgres import EmbeddedPostgres
+from airflow_horsies.hook import HorsiesHook
+from tests.integration.chunk_rig import INSTANCE, sql
+from tests.integration.releases import MOVED
+from tests.integration.test_triggers import CONN_ID, event_of, store_connection
+
+ITEMS = 100_000
+MOST_MB = 400
+
+pytestmark = pytest.mark.parametrize("release", [MOVED], indirect=True)
+
+OUTCOMES = """
+INSERT INTO airflow_horsies.items (
+    horsies_task_id, number, outcome, attempt, tries, started_at, finished_at, value, hostname
+)
+SELECT horsies_task_id, ordinal - 1, 'COMPLETED', 1, 1, now(), now(), json_build_object('place', place)::text, 'here'
+FROM airflow_horsies.chunks CROSS JOIN unnest(places) WITH ORDINALITY AS requested (place, ordinal)
+"""
+ENDS = """
+SELECT count(horsies_move_task_to_history(
+    id, 'COMPLETED', 'COMPLETE_FUSED', now(), '{"__h_task_result__":true,"ok":1,"err":null}', NULL, NULL
+)) FROM horsies_tasks
+"""
+
+
+def play(*given: Any) -> dict[str, Any]:
+    root = Path(__file__).parents[2]
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "tests.integration.large_batch", CONN_ID, *map(str, given)],
+        cwd=root,
+        env={**os.environ},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+    )
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    told: dict[str, Any] = json.loads(ran.stdout.strip().splitlines()[-1])
+    return told
+
+
+def test_a_large_batch_needs_little_memory(
+    monkeypatch: pytest.MonkeyPatch, postgres: EmbeddedPostgres, database: str, hook: HorsiesHook
+) -> None:
+    store_connection(monkeypatch, postgres, database)
+    submitted = play(ITEMS, "values", "submit")
+    assert submitted["peak_mb"] < MOST_MB, submitted
+    path, stored = submitted["trigger"]
+    assert len(json.dumps(stored)) < 1_000
+    assert sql(hook, "SELECT count(*), sum(size) FROM airflow_horsies.chunks") == [(ITEMS // 50, ITEMS)]
+
+    sql(hook, OUTCOMES)
+    sql(hook, ENDS)
+    tracemalloc.start()
+    event = asyncio.run(event_of(resolve_name(path)(**stored)))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert event["reason"] == "ended"
+    assert peak < 40e6, f"the trigger of {ITEMS:,} items took {peak / 1e6:.0f} MB"
+
+    for results, expected in (
+        ("values", [ITEMS, {"place": 0}, {"place": ITEMS - 1}]),
+        ("counts", {"COMPLETED": ITEMS}),
+    ):
+        resumed = play(ITEMS, results, "resume")
+        assert resumed["value"] == expected
+        assert resumed["peak_mb"] < MOST_MB, resumed
+    assert len(hook.client.read_batch(INSTANCE, life=1, size=ITEMS)) == ITEMS
