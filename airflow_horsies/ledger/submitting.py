@@ -65,10 +65,11 @@ def submit_tasks(
         if row is None:
             position, free = (free, free + 1) if continues else (place, free)
             pending.append(Round(submitter, item, position, place, earlier_rounds.get(place, 0) + 1, task))
-        elif row["is_to_be_cancelled"] or needs_next_round(row["horsies_task_id"], states.get(row["horsies_task_id"])):
+            continue
+        task_id = row["horsies_task_id"]
+        if needs_next_round(task_id, states.get(task_id), is_to_be_cancelled=row["is_to_be_cancelled"]):
             pending.append(Round(submitter, item, row["position"], place, row["round"] + 1, task))
         else:
-            task_id = row["horsies_task_id"]
             results[place] = make_result(task_id, states[task_id], life, row["round"], place)
 
     known = yield from find_unrecorded(wire, pending, existing, set(first_ids))
