@@ -125,6 +125,7 @@ class Trials:
         while self.light.open_count or (self.airflow is not None and self.airflow.open_count) or self._live_count():
             if time.monotonic() - begun > SETTLE_SECONDS:
                 self._say("what is open does not end")
+                self.stack.tell_processes()
                 return
             if time.monotonic() - begun > WONDER_SECONDS and not asked:
                 asked = True

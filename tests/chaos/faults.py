@@ -23,6 +23,8 @@ from tests.chaos.stack import HORSIES, Component, Stack, paused
 AT_ONCE = 12
 # How often, and how far apart, something is looked for to which it can happen.
 LOOKS, LOOK_AGAIN_SECONDS = 5, 0.7
+TASK_TITLE = "airflow worker -- "
+SUPERVISOR_TITLE = f"{TASK_TITLE}LocalExecutor"
 BACKENDS = "SELECT pid FROM pg_stat_activity WHERE datname = %s AND application_name <> 'chaos' ORDER BY pid"
 
 
@@ -202,15 +204,15 @@ class Injector:
 
     @contextmanager
     def _airflow_task_killed(self, fault: Fault) -> Iterator[None]:
-        tasks = []
-        for each in self._stack.components["scheduler"].tree()[1:]:
-            with suppress(psutil.NoSuchProcess):
-                if "airflow worker -- " in " ".join(each.cmdline()):
-                    tasks.append(each)
-        task = _picked(tasks, fault)
+        task = _picked([each for each in self._stack.components["scheduler"].tree()[1:] if _runs_task(each)], fault)
         supervisor = task.parent()
         if fault.drawn["victim"] != "task" and supervisor is not None:
-            supervisor.kill()
+            with paused([supervisor]):
+                # Without a task it uses the queues of LocalExecutor. If it is killed while it holds their lock, no
+                # task of that scheduler starts any more.
+                if not _runs_task(task):
+                    raise NoTarget
+                supervisor.kill()
         with suppress(psutil.NoSuchProcess):
             task.kill()
         yield
@@ -334,6 +336,14 @@ class _Uncounted:
 
     def __exit__(self, *_: object) -> None:
         return None
+
+
+def _runs_task(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        title = " ".join(process.cmdline())
+        is_task = title.startswith(TASK_TITLE) and not title.startswith(SUPERVISOR_TITLE)
+        return is_task and process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def _picked(found: list[Any], fault: Fault) -> Any:

@@ -40,6 +40,7 @@ END_SECONDS = 60.0
 START_SECONDS = 300.0
 # Longer than horsies waits for a connection, twice.
 HUNG_SECONDS = 70.0
+LAST_LINES = 15
 Say = Callable[[str], None]
 
 # So that what died is noticed within seconds, and not within minutes.
@@ -271,6 +272,16 @@ class Stack:
                 with suppress(psutil.Error):
                     if "airflow_horsies.worker" in " ".join(each.cmdline()) or "spawn_main" in " ".join(each.cmdline()):
                         each.send_signal(signal.SIGUSR1)
+
+    def tell_processes(self) -> None:
+        """The processes of Airflow and the last lines of their logs."""
+        for component in self.components.values():
+            for each in component.tree():
+                with suppress(psutil.Error):
+                    self._say(f"process {each.pid}, {each.status()}: {' '.join(each.cmdline())[:120]}")
+            with suppress(OSError):
+                for line in component.process.log.read_text(errors="replace").splitlines()[-LAST_LINES:]:
+                    self._say(f"{component.process.name}: {line[:300]}")
 
     def stop_clients(self) -> None:
         """All but the databases, gently, as one would."""

@@ -451,6 +451,44 @@ def test_a_cancel_that_cannot_be_recorded_is_kept_and_carried_out_later(hook: Ho
     assert state_of(later, first.task_id) is TaskState.CANCELLED
 
 
+def release_later(hook: HorsiesHook, task_ids: list[str]) -> None:
+    """What a release of many tasks does first. It is interrupted before it carries out its requests."""
+    hook.client.write(
+        lambda wire: cancelling.release_tasks(wire, hook.client.namespace, INSTANCE, task_ids, try_number=1, later=True)
+    )
+
+
+def test_what_completed_before_its_cancel_was_carried_out_is_adopted(hook: HorsiesHook, release: str) -> None:
+    specs = [spec(1), spec(2), spec(3)]
+    ids = [sent.task_id for sent in hook.submit_tasks(specs, INSTANCE, tried())]
+    end_task(hook, ids[0], TaskState.COMPLETED, release)
+    end_task(hook, ids[1], TaskState.FAILED, release)
+    release_later(hook, ids)
+    again = hook.submit_tasks(specs, INSTANCE, tried(2))
+    assert [sent.outcome for sent in again] == [ADOPTED, SENT, SENT]
+    assert again[0].task_id == ids[0]
+    while hook.client.carry_out_requests():
+        pass
+    assert [state_of(hook, task_id) for task_id in ids] == [
+        TaskState.COMPLETED,
+        TaskState.FAILED,
+        TaskState.CANCELLED,
+    ]
+    assert [state_of(hook, sent.task_id) for sent in again[1:]] == [TaskState.PENDING, TaskState.PENDING]
+
+
+@on_the_newest_release
+@pytest.mark.parametrize(("state", "outcome"), [(TaskState.COMPLETED, ADOPTED), (TaskState.PENDING, SENT)])
+def test_a_key_whose_task_is_to_be_cancelled_is_shared_only_if_the_task_completed(
+    hook: HorsiesHook, release: str, state: TaskState, outcome: SubmitOutcome
+) -> None:
+    first = hook.submit_task(spec(1, idempotency_key="once"), INSTANCE, tried())
+    if state is TaskState.COMPLETED:
+        end_task(hook, first.task_id, state, release)
+    release_later(hook, [first.task_id])
+    assert hook.submit_task(spec(1, idempotency_key="once"), OTHER, tried()).outcome is outcome
+
+
 @on_the_newest_release
 @pytest.mark.usefixtures("without_workers")
 def test_a_clear_does_not_depend_on_the_cancel(hook: HorsiesHook) -> None:
