@@ -127,8 +127,13 @@ def digest_chunk(task_name: str, items: Sequence[Item], rounds: Sequence[int]) -
     return digest.digest()
 
 
-def needs_next_round(task_id: str, state: TaskState | None) -> bool:
-    """Airflow retries a failed task, reattaches to a running one, and adopts a completed one."""
+def needs_next_round(task_id: str, state: TaskState | None, *, is_to_be_cancelled: bool = False) -> bool:
+    """Airflow retries a failed task, reattaches to a running one, and adopts a completed one.
+
+    :param is_to_be_cancelled: a cancel was requested and is not carried out yet. It may be too late.
+    """
+    if is_to_be_cancelled and state is not TaskState.COMPLETED:
+        return True
     match state:
         case None:
             raise TaskNotFound(

@@ -7,9 +7,7 @@ from collections.abc import Mapping, Sequence
 from airflow_horsies.core.task import TaskState
 from airflow_horsies.db.statement import Script, Statement, sql_text
 from airflow_horsies.exceptions import TaskIdTaken
-from airflow_horsies.ledger.cancelling import (
-    lock_shared_tasks,
-)
+from airflow_horsies.ledger.cancelling import lock_shared_tasks
 from airflow_horsies.ledger.rounds import Round, needs_next_round
 from airflow_horsies.ledger.schema import PACKAGE
 from airflow_horsies.wire.encoding import EncodedTask, work_of
@@ -50,8 +48,8 @@ def reuse_shared(
     taken = {}
     for item in taken_keys:
         for task_id in candidates[item.task.id]:
-            state = states.get(task_id)
-            if task_id not in to_be_cancelled and state is not None and not needs_next_round(task_id, state):
+            state, is_to_be_cancelled = states.get(task_id), task_id in to_be_cancelled
+            if state is not None and not needs_next_round(task_id, state, is_to_be_cancelled=is_to_be_cancelled):
                 taken[item.task.id] = task_id
                 known[task_id] = state
                 break
