@@ -418,6 +418,27 @@ def test_a_retry_within_a_repair_of_one_item_runs_only_that(rig: Rig) -> None:
     assert rig.submit(range(4), retry(5)).outcomes == {ADOPTED: 2, SENT: 1, KEPT: 1}
 
 
+def test_a_repair_of_one_of_several_equal_items_runs_that_one_whatever_is_edited(
+    hook: HorsiesHook, release: str
+) -> None:
+    """Equal items, another order and another chunk size; then a retry, a repair of the rest, and a plain clear."""
+    rig = Rig(hook, release, 2)
+    rig.submit([1, 1, 1, 2], tried())
+    first = rig.end(FAILED, FAILED, DONE, FAILED)
+    rig.request(items=[1])
+    rig.chunk_size = 3
+    assert rig.submit([2, 1, 1, 1], cleared()).outcomes == {KEPT: 2, SENT: 1, ADOPTED: 1}
+    assert same([first[3], *first[:3]], rig.items(2)) == [True, True, False, True]
+    rig.end(None, None, FAILED, None, life=2)
+    rig.chunk_size = None
+    assert rig.submit([1, 2, 1, 1], replace(cleared(), try_number=3)).outcomes == {KEPT: 2, SENT: 1, ADOPTED: 1}
+    rig.end(None, None, DONE, None, life=2)
+    rig.request(clear_number=1, items=[0])
+    rig.request(clear_number=1)
+    assert rig.submit([1, 2, 1, 1], cleared(4, 2)).outcomes == {SENT: 2, ADOPTED: 2}
+    assert rig.submit([1, 2, 1, 1], cleared(5, 3)).outcomes == {SENT: 4}
+
+
 def test_a_repair_of_one_item_does_not_bind_a_later_life_with_the_same_number(rig: Rig) -> None:
     """The records of a run were pruned, and the run was made again."""
     rig.begin(DONE, FAILED, FAILED)
