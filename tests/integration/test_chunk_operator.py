@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from datetime import UTC, datetime, timedelta
@@ -281,26 +280,6 @@ def test_triggers_of_the_sensor_do_not_fire_for_a_chunk_whose_failed_item_was_re
     assert run(event_of(by_instance))["reason"] == "timed_out"
     rig.run(hook, again[-1])
     assert run(event_of(HorsiesSensorTrigger(task_ids=again, deadline=soon(9), **common)))["reason"] == "ended"
-
-
-def test_trigger_of_the_sensor_counts_a_chunk_anew_after_a_submission(hook: HorsiesHook) -> None:
-    """A failure is not the end here: the sensor waits until the task instance submits again."""
-    (chunk,) = rig.submit(hook, range(2)).task_ids
-    rig.run(hook, chunk, 1)
-    instance = {"dag_id": INSTANCE.dag_id, "run_id": INSTANCE.run_id, "task_id": INSTANCE.task_id, "map_index": -1}
-    trigger = HorsiesSubmissionTrigger(
-        task_instance=instance, poll_seconds=0.5, deadline=soon(60), horsies_conn_id=CONN_ID
-    )
-
-    async def submit_meanwhile() -> Any:
-        waiting = asyncio.create_task(event_of(trigger))
-        while chunk not in trigger._counted:
-            await asyncio.sleep(0.1)
-        again = await asyncio.to_thread(rig.submit, hook, range(2), at=rig.tried(2))
-        await asyncio.to_thread(rig.run, hook, again.task_ids[-1])
-        return await waiting
-
-    assert run(submit_meanwhile())["reason"] == "ended"
 
 
 # -- without a task instance ------------------------------------------------------------------------------------------
