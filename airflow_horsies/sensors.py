@@ -195,11 +195,11 @@ class HorsiesSensor(WorkerFree, _DeferrableSensor):
         for task_id in task_ids:
             if task_id not in states:
                 client.read_task(task_id)  # raises TaskNotFound with the possible reasons
-        # A chunk counts by its items that are still requested.
+        # A chunk counts by its items that are still requested; by id, also by those that other chunks have now.
         unsettled = [
             task_id for task_id, state in states.items() if state.is_terminal and state is not TaskState.COMPLETED
         ]
-        states = effective_states(states, client.count_items(unsettled))
+        states = effective_states(states, client.count_items(unsettled, None if self._by_submission else task_ids))
         failed = [task_id for task_id in task_ids if self._has_failed(states[task_id])]
         if failed and self._find_task_ids(client) != task_ids:
             # A clear of the other task instance cancels the old tasks as it submits new ones.

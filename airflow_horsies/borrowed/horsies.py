@@ -15,10 +15,11 @@ from horsies.core import cli
 from horsies.core.codec.json_value import JsonValue, StrictJsonError
 from horsies.core.codec.kwargs import decode_kwargs
 from horsies.core.exception_mapper import resolve_exception_error_code
-from horsies.core.models.tasks import OperationalErrorCode, OutcomeCode
+from horsies.core.models.tasks import BUILTIN_CODE_REGISTRY, OperationalErrorCode, OutcomeCode
 from horsies.core.utils.retry import calculate_retry_delay
 
 __all__ = [
+    "BUILTIN_CODE_REGISTRY",
     "Assignment",
     "JsonValue",
     "OperationalErrorCode",

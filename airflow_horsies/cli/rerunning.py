@@ -55,6 +55,7 @@ def rerun_instance(
             client,
             instance,
             clear_number=dag_run.clear_number,
+            run_started_at=dag_run.start_date,
             requested_by=getpass.getuser(),
             items=chosen,
         )

@@ -95,8 +95,10 @@ class AsyncClient:
     ) -> BatchTasks:
         return await self.drive(batches.read_batch_tasks(self.scope, task_instance, life=life, size=size))
 
-    async def count_items(self, task_ids: Collection[str]) -> dict[str, ChunkCount]:
-        return await self.drive(batches.count_items(task_ids)) if task_ids else {}
+    async def count_items(
+        self, task_ids: Collection[str], among: Collection[str] | None = None
+    ) -> dict[str, ChunkCount]:
+        return await self.drive(batches.count_items(task_ids, among)) if task_ids else {}
 
     async def read_news(self, seen: Mapping[str, LogCursor]) -> dict[str, TaskNews]:
         nothing: dict[str, TaskNews] = {}

@@ -214,9 +214,12 @@ def read_batch_tasks(
     return find_tasks([], life=life, size=size) if found is None else found
 
 
-def count_items(task_ids: Collection[str]) -> Call[dict[str, ChunkCount]]:
-    """How far the requested items of chunks are; other tasks are omitted."""
-    counts: dict[str, ChunkCount] = yield PlainTransaction(partial(chunks.count_items, list(task_ids)))
+def count_items(task_ids: Collection[str], among: Collection[str] | None = None) -> Call[dict[str, ChunkCount]]:
+    """How far the requested items of chunks are; other tasks are omitted.
+
+    :param among: if only these tasks count, an item that was sent again in none of them has failed.
+    """
+    counts: dict[str, ChunkCount] = yield PlainTransaction(partial(chunks.count_items, list(task_ids), among))
     return counts
 
 

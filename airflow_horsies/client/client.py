@@ -168,8 +168,8 @@ class Client:
     ) -> BatchPlaces:
         return self.drive(batches.read_batch(self.scope, task_instance, life=life, size=size))
 
-    def count_items(self, task_ids: Collection[str]) -> dict[str, ChunkCount]:
-        return self.drive(batches.count_items(task_ids)) if task_ids else {}
+    def count_items(self, task_ids: Collection[str], among: Collection[str] | None = None) -> dict[str, ChunkCount]:
+        return self.drive(batches.count_items(task_ids, among)) if task_ids else {}
 
     def read_items_of(
         self, refs: Sequence[tuple[str, int]], tasks: Mapping[str, TaskView], *, values: bool = True

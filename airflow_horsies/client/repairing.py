@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from datetime import datetime
 
 from airflow_horsies.client import calls
 from airflow_horsies.client.client import Client
@@ -16,19 +17,26 @@ def request_repair(
     task_instance: TaskInstanceKey,
     *,
     clear_number: int,
+    run_started_at: datetime | None = None,
     requested_by: str,
     items: Collection[int] | None = None,
 ) -> RepairRequest:
     """The next clear of the task instance keeps what completed. Any later clear is a plain one.
 
     :param clear_number: of the DAG run now, before the clear.
+    :param run_started_at: of the DAG run now. Before Airflow 3.3, a run that goes on is known by it.
     :param items: the places of the items to run again; None for all that did not complete.
     """
     client.drive(calls.migrate_ledger(client.scope))
     own = _deployment(client)
     return client.run(
         lambda: repairing.request_repair(
-            own, task_instance, clear_number=clear_number, requested_by=requested_by, places=items
+            own,
+            task_instance,
+            clear_number=clear_number,
+            run_started_at=run_started_at,
+            requested_by=requested_by,
+            places=items,
         )
     )
 

@@ -26,7 +26,7 @@ from airflow_horsies.ledger.identity import (
     last_try,
 )
 from airflow_horsies.ledger.matching import match_unknown
-from airflow_horsies.ledger.repairing import Repair, find_repair
+from airflow_horsies.ledger.repairing import Repair, find_repair, find_repair_of_life
 from airflow_horsies.ledger.rounds import ChunkRound, Round, needs_next_round
 from airflow_horsies.ledger.schema import PACKAGE
 from airflow_horsies.ledger.senders import Pending, Sender
@@ -51,7 +51,7 @@ class Held:
 class Known:
     """What the tables say of the tasks of a life.
 
-    :param repair: if it is an earlier life, what of it runs again.
+    :param repair: what of an earlier life runs again; of the same life, the repair of single items that began it.
     :param continued_by: if it is the same life, the try that submits.
     """
 
@@ -62,26 +62,21 @@ class Known:
 
     def find_state(self, item: Item, held: Held) -> TaskState | None:
         """The state of an item that is used; None if it is sent again."""
-        row, task_id = held.row, held.row["horsies_task_id"]
+        state = self._state_of(held.row, held.number)
         if self.is_of_same_try(held):
-            return self._state_of(row, held.number)
-        if self.repair is not None and task_id not in self.states:
+            return state
+        if self.continued_by is None and held.row["horsies_task_id"] not in self.states:
             # Its value is past its retention.
             return None
-        if held.number == NO_NUMBER:
-            state = self.states.get(task_id)
-            return None if row["is_to_be_cancelled"] or self._is_sent_again(item, task_id, state) else state
-        outcomes = self.outcomes.get(task_id, NO_OUTCOMES)
-        state = self._state_of(row, held.number)
-        if state is TaskState.COMPLETED:
+        if state is TaskState.COMPLETED or (state is not None and self.is_left_alone(item, held)):
             return state
-        if not outcomes.has(held.number) and (row["is_to_be_cancelled"] or held.number in row["dropped"]):
-            return None
-        return None if self._is_sent_again(item, task_id, state) else state
+        return None if self._is_given_up(held) or self._is_sent_again(item, held, state) else state
 
-    def is_kept(self, held: Held) -> bool:
-        """Whether a repair of single items left the item as it is: this one, or one that another triggerer began."""
-        return self.repair is not None or (self.is_of_same_try(held) and bool(held.row["taken_up"]))
+    def is_left_alone(self, item: Item, held: Held) -> bool:
+        """Whether a repair of single items, this one or the one that began the life, is of other items."""
+        if self.repair is None or self.repair.items is None or item in self.repair.items:
+            return False
+        return self.continued_by is None or bool(held.row["taken_up"])
 
     def is_of_same_try(self, held: Held) -> bool:
         """Whether this try has sent the item before, still requests it, and horsies knows it."""
@@ -109,8 +104,17 @@ class Known:
         state = self.states.get(task_id)
         return state if number == NO_NUMBER else self.outcomes.get(task_id, NO_OUTCOMES).state_of(number, state)
 
-    def _is_sent_again(self, item: Item, task_id: str, state: TaskState | None) -> bool:
-        return needs_next_round(task_id, state) if self.repair is None else self.repair.reruns(item, state)
+    def _is_given_up(self, held: Held) -> bool:
+        """Whether the item will not run, or its result is of no use."""
+        row, number = held.row, held.number
+        if self.outcomes.get(row["horsies_task_id"], NO_OUTCOMES).has(number):
+            return False
+        return bool(row["is_to_be_cancelled"]) or (number != NO_NUMBER and number in row["dropped"])
+
+    def _is_sent_again(self, item: Item, held: Held, state: TaskState | None) -> bool:
+        if self.repair is None or self.continued_by is not None:
+            return needs_next_round(held.row["horsies_task_id"], state)
+        return self.repair.reruns(item, state)
 
     def is_live(self, row: Row) -> bool:
         state = self.states.get(row["horsies_task_id"])
@@ -155,7 +159,10 @@ def submit_batch(
     existing = yield from find_commands(wire, first_ids)
     continues = continues_life(submitter, newest)
     life = max((row["life"] for row in newest), default=0) + (0 if continues else 1)
-    repair = None if continues else (yield from find_repair(submitter, newest, life=life, on_clear=on_clear))
+    if continues:
+        repair = yield from find_repair_of_life(submitter, newest)
+    else:
+        repair = yield from find_repair(submitter, newest, life=life, on_clear=on_clear)
     uses_earlier = continues or repair is not None
     held = (yield from find_held(wire, newest, sender)) if uses_earlier else {}
     known = yield from _read_known(wire, newest, repair, reads_outcomes=uses_earlier)
@@ -167,7 +174,7 @@ def submit_batch(
     releases_now = can_cancel and wire.schema.worker_has_started
     yield from release_unwanted(wire, submitter, unwanted, known.states, can_cancel=releases_now)
 
-    kept = _keep(newest, placing) if repair is not None else []
+    kept = [] if continues else _keep(newest, placing)
     free = max((row["position"] for row in newest), default=-1) + 1 if continues else len(kept)
     rounds = yield from sender.send(wire, submitter, submission.pending, existing, set(first_ids), free)
     submission.add_rounds(rounds)
@@ -217,7 +224,7 @@ class _Submission:
             else:
                 placing.keep(found, place)
                 task_id, in_chunk = found.row["horsies_task_id"], found.number != NO_NUMBER
-                self._use(place, task_id, state, in_chunk=in_chunk, is_kept=known.is_kept(found))
+                self._use(place, task_id, state, in_chunk=in_chunk, is_kept=known.is_left_alone(item, found))
         return placing
 
     def add_rounds(self, rounds: Sequence[Round | ChunkRound]) -> None:

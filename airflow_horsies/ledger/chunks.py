@@ -66,12 +66,24 @@ def read_outcomes(ids: Collection[str]) -> Script[dict[str, Outcomes]]:
     }
 
 
-def count_items(ids: Collection[str]) -> Script[dict[str, ChunkCount]]:
-    """How far the requested items of these tasks are; tasks that are no chunks are omitted."""
+def count_items(ids: Collection[str], among: Collection[str] | None = None) -> Script[dict[str, ChunkCount]]:
+    """How far the requested items of these tasks are; tasks that are no chunks are omitted.
+
+    :param among: if only these tasks count, an item that was sent again in none of them has failed.
+    """
     if not ids or (yield from read_version()) < SINCE:
         return {}
     rows = yield Statement(sql_text(PACKAGE, "count_items"), {"ids": list(ids)})
-    return {row["horsies_task_id"]: ChunkCount(row["wanted"], row["completed"], row["failed"]) for row in rows}
+    replaced: dict[str, int] = {}
+    if among is not None and any(row["others"] for row in rows):
+        params = {"ids": list(ids), "among": list(among)}
+        found = yield Statement(sql_text(PACKAGE, "count_replaced_items"), params)
+        replaced = {row["horsies_task_id"]: row["items"] for row in found}
+    counts = {}
+    for row in rows:
+        lost = replaced.get(row["horsies_task_id"], 0)
+        counts[row["horsies_task_id"]] = ChunkCount(row["wanted"] + lost, row["completed"], row["failed"] + lost)
+    return counts
 
 
 def read_batch(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import repeat
 
 from airflow_horsies.core.submission import OnClear, RepairRequest, TaskInstanceKey
@@ -55,6 +55,8 @@ def find_repair(submitter: Submitter, newest: Rows, *, life: int, on_clear: OnCl
             **submitter.key,
             "base_url": submitter.base_url,
             "may_take": _is_same_run(submitter, newest, is_requested=True),
+            "is_same_run": _is_same_run(submitter, newest, is_requested=False),
+            "run_started_at": submitter.tried.run_started_at,
             "life": life,
             "last_life": newest[0]["life"],
             # A triggerer does not know it.
@@ -68,13 +70,21 @@ def find_repair(submitter: Submitter, newest: Rows, *, life: int, on_clear: OnCl
     return Repair() if repairs_by_setting(submitter, newest, on_clear) else None
 
 
+def find_repair_of_life(submitter: Submitter, newest: Rows) -> Script[Repair | None]:
+    """The repair of single items that began the life that a try continues."""
+    if not any(row["taken_up"] for row in newest):
+        return None
+    rows = yield Statement(sql_text(PACKAGE, "find_repair_of_life"), {**submitter.key, "life": newest[0]["life"]})
+    return Repair(_decode_items(rows[0])) if rows else None
+
+
 def repairs_by_setting(submitter: Submitter, newest: Rows, on_clear: OnClear) -> bool:
     return on_clear is OnClear.FAILED and _is_same_run(submitter, newest, is_requested=False)
 
 
 def _is_same_run(submitter: Submitter, newest: Rows, *, is_requested: bool) -> bool:
-    """A request is made in an existing run. Without a key of the run, which a triggerer never has, the next try after a
-    clear of that run is enough for a request, and for nothing else."""
+    """A request is made in an existing run. Without a key of the run, which a triggerer never has, a later try may be
+    enough for a request, and for nothing else."""
     last = max(newest, key=lambda row: int(row["try_number"]))
     tried = submitter.tried
     is_traced = tried.is_traced or is_key_of_trace(last["run_key"])
@@ -89,12 +99,14 @@ def request_repair(
     task_instance: TaskInstanceKey,
     *,
     clear_number: int,
+    run_started_at: datetime | None,
     requested_by: str,
     places: Collection[int] | None = None,
 ) -> Script[RepairRequest]:
     """Request that the next clear of a task instance runs again only what did not complete.
 
     :param clear_number: of the DAG run now.
+    :param run_started_at: of the DAG run now.
     :param places: the items to run again; None for all.
     """
     if places is not None and not 1 <= len(places) <= MAX_PLACES:
@@ -113,6 +125,7 @@ def request_repair(
             **deployment.params(task_instance),
             "life": newest[0]["life"],
             "clear_number": clear_number,
+            "run_started_at": run_started_at,
             "works": None if items is None else b"".join(item.work for item in items),
             "occurrences": None if items is None else [item.occurrence for item in items],
             "requested_by": requested_by,

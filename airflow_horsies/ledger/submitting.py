@@ -121,7 +121,7 @@ def release_unwanted(
 def _needs_next_round(submitter: Submitter, row: Row, state: TaskState | None) -> bool:
     if state is not None and is_of_same_try(submitter.tried, row):
         return False
-    return bool(row["is_to_be_cancelled"]) or needs_next_round(row["horsies_task_id"], state)
+    return needs_next_round(row["horsies_task_id"], state, is_to_be_cancelled=bool(row["is_to_be_cancelled"]))
 
 
 def _is_live(state: TaskState | None) -> bool:

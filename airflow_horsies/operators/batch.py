@@ -202,7 +202,8 @@ class HorsiesBatchOperator(HorsiesTaskOperator):
         super()._restore_settings(event)
         self._life = event.get("life") or 0
         self._agreed_failures = event.get("max_failures")
-        self._agreed_results = event.get("results")
+        # A triggerer of an older release knows nothing else than values.
+        self._agreed_results = event.get("results", "values")
         self._kept = event.get("kept") or 0
 
     def _asked_results(self) -> Results:

@@ -97,8 +97,10 @@ class FakeAsyncClient(AsyncClient):
         places = self.client.read_batch(task_instance, life=life, size=size)
         return BatchTasks(task_ids=tuple(places.task_ids), chunk_ids=frozenset(places.chunk_ids()))
 
-    async def count_items(self, task_ids: Collection[str]) -> dict[str, ChunkCount]:
-        return self.client.count_items(task_ids)
+    async def count_items(
+        self, task_ids: Collection[str], among: Collection[str] | None = None
+    ) -> dict[str, ChunkCount]:
+        return self.client.count_items(task_ids, among)
 
     async def read_news(self, seen: Mapping[str, LogCursor]) -> dict[str, TaskNews]:
         return self.client.read_news(seen)

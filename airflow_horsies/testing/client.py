@@ -280,7 +280,7 @@ class FakeClient(Client):
     ) -> BatchPlaces:
         return locate_items(self.ledger.locate(task_instance), life=life, size=size)
 
-    def count_items(self, task_ids: Collection[str]) -> dict[str, ChunkCount]:
+    def count_items(self, task_ids: Collection[str], among: Collection[str] | None = None) -> dict[str, ChunkCount]:
         wanted = {item.horsies_task_id for item in self.ledger.read_all_items() if item.is_latest}
         counts = {}
         for task_id in task_ids:
@@ -288,6 +288,8 @@ class FakeClient(Client):
             if items is not None:
                 # Without a task instance, all items are requested.
                 states = [self.memory.tasks[item].state for item in items if item in wanted or not wanted & {*items}]
+                if among is not None:
+                    states += [TaskState.FAILED] * self.ledger.count_replaced(items, among)
                 completed = states.count(TaskState.COMPLETED)
                 counts[task_id] = ChunkCount(
                     len(states), completed, sum(state.is_terminal for state in states) - completed

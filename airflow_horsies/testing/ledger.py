@@ -134,6 +134,20 @@ class FakeLedger:
         return list(found.values())
 
     @locked
+    def count_replaced(self, task_ids: Collection[str], among: Collection[str]) -> int:
+        """How many of the tasks of items did not complete and were sent again in none of the given tasks."""
+        count = 0
+        for rows in self.rows.values():
+            requested = {row.item: row.task_id for row in rows if row.submission.is_latest}
+            lost = {row.task_id: row.item for row in rows if row.task_id in task_ids and not row.submission.is_latest}
+            for task_id, item in lost.items():
+                again = requested.get(item)
+                if again in (None, task_id) or self.memory.tasks[task_id].state is TaskState.COMPLETED:
+                    continue
+                count += self.memory.chunk_of.get(again, (again, 0))[0] not in among
+        return count
+
+    @locked
     def read_all_submissions(self) -> list[Submission]:
         return [item for rows in self.rows.values() for item in self._by_task([row.submission for row in rows])]
 

@@ -46,7 +46,7 @@ class HorsiesBatchTrigger(HorsiesTrigger):
         namespace: str | None = None,
         seen: StoredSeen | None = None,
         deferred_at: str | None = None,
-        results: str | None = None,
+        results: str = "values",
         kept: int = 0,
     ) -> None:
         super().__init__(
@@ -75,15 +75,15 @@ class HorsiesBatchTrigger(HorsiesTrigger):
             "life": self.life,
             "max_failures": self.max_failures,
             **({} if self.size is None else {"size": self.size}),
-            **({} if self.results is None else {"results": self.results}),
-            # A triggerer of an older release does not know it.
+            # A triggerer of an older release does not know these.
+            **({} if self.results == "values" else {"results": self.results}),
             **({"kept": self.kept} if self.kept else {}),
             **self._common(),
         }
 
     def _payload(self, reason: Reason, message: str | None = None) -> dict[str, Any]:
-        agreed = {"life": self.life, "size": self.size, "max_failures": self.max_failures, "kept": self.kept}
-        asked = {} if self.results is None else {"results": self.results}
+        agreed = {"life": self.life, "size": self.size, "max_failures": self.max_failures}
+        asked = {"results": self.results, "kept": self.kept}
         return {**super()._payload(reason, message), **agreed, **asked}
 
     async def _wait_for_news(self, waiter: Waiter, until: datetime | None) -> None:

@@ -72,7 +72,7 @@ class HorsiesSensorTrigger(HorsiesTrigger):
             for task_id, state in ended.items()
             if state is not TaskState.COMPLETED and task_id not in self._counted
         ]
-        self._counts |= await client.count_items(new)
+        self._counts |= await client.count_items(new, self.task_ids or None)
         self._counted.update(new)
         return effective_states(ended, self._counts)
 
@@ -145,6 +145,8 @@ class HorsiesSubmissionTrigger(HorsiesSensorTrigger):
             # A clear cancels the old tasks and submits new ones at once, so only the latest tasks count.
             latest = await self._find_task_ids(client)
             if latest != task_ids:
+                # Other items of the same chunks may be requested now.
+                self._counted.clear()
                 return None, latest
             reason = await self._reason(client, waiter)
             if reason is not None and not await self._has_ended():

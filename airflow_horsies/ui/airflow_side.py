@@ -67,9 +67,11 @@ def read_states(session: Session, keys: Collection[TaskInstanceKey]) -> dict[Tas
     }
 
 
-def read_clear_number(session: Session, key: TaskInstanceKey) -> int | None:
-    """How often Airflow has cleared tasks of the DAG run; None if it no longer exists."""
-    return session.scalar(select(DagRun.clear_number).where(DagRun.dag_id == key.dag_id, DagRun.run_id == key.run_id))
+def read_run(session: Session, key: TaskInstanceKey) -> tuple[int, datetime | None] | None:
+    """How often Airflow has cleared tasks of the DAG run, and its start; None if it no longer exists."""
+    query = select(DagRun.clear_number, DagRun.start_date)
+    row = session.execute(query.where(DagRun.dag_id == key.dag_id, DagRun.run_id == key.run_id)).first()
+    return None if row is None else (row.clear_number, row.start_date)
 
 
 def read_rendered(session: Session, key: TaskInstanceKey) -> dict[str, Any]:

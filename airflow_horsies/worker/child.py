@@ -17,7 +17,7 @@ from airflow_horsies.worker.announcing import Announcer
 from airflow_horsies.worker.attempt import Running, RunningAttempt, RunningItem, StopReason
 from airflow_horsies.worker.chunk import ChunkOrder, ChunkRun, ItemTask, Tools
 from airflow_horsies.worker.engines.engine import Spark, make_spark
-from airflow_horsies.worker.errors import Failure, TaskFault, describe, is_unstorable, short
+from airflow_horsies.worker.errors import Failure, TaskFault, code_text, describe, is_unstorable, short
 from airflow_horsies.worker.housekeeping import Housekeeper
 from airflow_horsies.worker.logs import AttemptLog, Capture
 from airflow_horsies.worker.masking import mask_known
@@ -264,14 +264,15 @@ class Child:
     def _report_killed(self, running: Running, reason: StopReason) -> bool:
         run, attempt = self._chunk, running
         if isinstance(attempt, RunningItem):
-            if run is None or not run.record_killed(attempt, reason):
+            # The other items of the chunk need the process of one that is no longer requested.
+            if reason is StopReason.CANCELLED or run is None or not run.record_killed(attempt, reason):
                 return False
             attempt = attempt.attempt
         elif run is not None:
             self._outcomes.flush_once()
         attempt.log.add_note("ERROR", f"The {_kind_of(running)} did not stop. Its process was killed.")
         outcome, code = STOPPED[reason]
-        if not attempt.end(outcome, _text_of(code), f"The process of the attempt was killed because {reason}."):
+        if not attempt.end(outcome, code_text(code), f"The process of the attempt was killed because {reason}."):
             return False
         self._reporter.end(attempt)
         return True
@@ -331,16 +332,12 @@ def _end_stopped(attempt: RunningAttempt, reason: StopReason) -> tuple[OutcomeCo
     """End a stopped attempt; returns its error code and message."""
     outcome, code = STOPPED[reason]
     message = f"The attempt was stopped because {reason}."
-    attempt.end(outcome, _text_of(code), message)
+    attempt.end(outcome, code_text(code), message)
     return code, message
 
 
 def _kind_of(running: Running) -> str:
     return "item" if isinstance(running, RunningItem) else "attempt"
-
-
-def _text_of(code: OutcomeCode | str) -> str:
-    return str(getattr(code, "value", code))
 
 
 def _session_of_caller() -> Any:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import heapq
+import json
 import logging
 import socket
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -19,7 +20,7 @@ from airflow_horsies.core.chunk import ISOLATE, ITEMS, ITEMS_FAILED, RETRY_POLIC
 from airflow_horsies.core.item import ItemOutcome
 from airflow_horsies.worker.attempt import RunningAttempt, RunningItem, StopReason
 from airflow_horsies.worker.engines.engine import Spark, close_session
-from airflow_horsies.worker.errors import Failure, TaskFault, describe, short
+from airflow_horsies.worker.errors import Failure, TaskFault, code_text, describe, short
 from airflow_horsies.worker.logs import Capture
 from airflow_horsies.worker.outcomes import OutcomeWriter
 from airflow_horsies.worker.stopping import Stopper
@@ -33,6 +34,7 @@ LOOK_SECONDS = 0.25
 KILLED_SECONDS = 60.0
 # The outcome and the error code of a stopped item.
 STOPPED_ITEMS: dict[StopReason, tuple[str, str]] = {
+    StopReason.CANCELLED: ("CANCELLED", OutcomeCode.TASK_CANCELLED.value),
     StopReason.ITEM_TIMED_OUT: ("FAILED", OutcomeCode.TASK_TIMEOUT.value),
     StopReason.GOOD_UNTIL_PASSED: ("FAILED", "GOOD_UNTIL_PASSED"),
 }
@@ -80,6 +82,11 @@ class ChunkOrder:
             raise TaskFault("BAD_INPUT", f"The chunk has invalid arguments: {'; '.join(problems)}. Correct them.")
         timeout = None if timeout_ms is None else timeout_ms / 1000
         return cls(items, timeout, policy, isolates_items=isolate == ISOLATED_ITEM)
+
+    def arguments_of(self, number: int) -> Any:
+        """The arguments of an item. The task may change them, so what may be tried again is decoded for each try."""
+        given = self.items[number]
+        return json.loads(json.dumps(given)) if self.retry_policy else given
 
     def find_delay(self, code: str, tries: int) -> float | None:
         """The seconds until an item that failed is tried again, by the rules of horsies; None if it is not."""
@@ -193,7 +200,7 @@ class ChunkRun:
         error: BaseException | None = None
         try:
             with self._tools.stopper.armed(item):
-                value = self._task.call(self._open_session(), self._order.items[number])
+                value = self._task.call(self._open_session(), self._order.arguments_of(number))
         except BaseException as raised:
             error = raised
         self._tools.capture.end_lines()
@@ -320,7 +327,8 @@ class ChunkRun:
         if spark is not None and self._session is not None and spark.is_lost:
             failure = spark.explain_loss(failure)
         self._session_is_suspect = failure.code == SESSION_LOST
-        return failure if failure.code is not None else self._task.name_failure(error, failure)
+        failure = failure if failure.code is not None else self._task.name_failure(error, failure)
+        return replace(failure, code=code_text(failure.code))
 
 
 def _is_positive(value: Any) -> bool:

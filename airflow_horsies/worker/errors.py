@@ -6,10 +6,13 @@ import re
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import Enum
 
+from airflow_horsies.borrowed.horsies import BUILTIN_CODE_REGISTRY
 from airflow_horsies.worker.masking import masked, presentable
 
 MAX_MESSAGE_CHARS = 600
+MAX_CODE_CHARS = 100
 MORE_MEMORY = (
     "Raise spark.driver.memory or spark.executor.memory, use more partitions, or avoid collect() on large results."
 )
@@ -81,7 +84,7 @@ class Failure:
 def describe(error: BaseException) -> Failure:
     """The error code and the root cause. The author's own exceptions have no code."""
     if isinstance(error, TaskFault):
-        return Failure(error.code, short(_message_of(error)))
+        return Failure(_storable_code(error.code), short(_message_of(error)))
     if not _is_of_spark(error):
         return Failure(None, short(f"{type(error).__name__}: {_message_of(error)}"))
     text = _full_text(error)
@@ -95,6 +98,17 @@ def describe(error: BaseException) -> Failure:
         if found:
             return Failure(code, short(message.format(found[0], cause=_root_cause(text))))
     return Failure("SPARK_JOB_FAILED", short(_root_cause(text)))
+
+
+def _storable_code(code: object) -> str | None:
+    """The code of a fault as Postgres can store it. A code of horsies stays the member that horsies requires."""
+    if code is None or (isinstance(code, str) and BUILTIN_CODE_REGISTRY.get(code) is code):
+        return code
+    return presentable(code_text(code))[:MAX_CODE_CHARS]
+
+
+def code_text(code: object) -> str:
+    return str(code.value if isinstance(code, Enum) else code)
 
 
 # Searched in Spark's message if the class of the exception is not specific; the most specific pattern first.

@@ -161,9 +161,11 @@ class OutcomeWriter:
             chunk.dropped = news.dropped
             chunk.confirmed = asked
             chunk.is_held = chunk.is_held and news.claim is ClaimState.HELD
-        reason = REASONS_TO_STOP.get(news.claim)
+        reason, item = REASONS_TO_STOP.get(news.claim), chunk.attempt.item
         if reason is not None:
             self._stop(chunk.attempt, reason)
+        elif item is not None and item.number in news.dropped:
+            self._stop(item, StopReason.CANCELLED)
 
     def _insist(self, attempt: RunningAttempt, ask: Callable[[], T]) -> T:
         """Ask again while the database is away, up to a limit."""

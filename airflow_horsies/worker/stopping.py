@@ -58,7 +58,7 @@ class Stopper:
     ) -> None:
         """Stop an attempt or an item. Returns when it no longer runs; if it cannot be stopped, the child is killed.
 
-        :param before_kill: reports the end of the attempt; False if it has already ended and nothing must be killed.
+        :param before_kill: reports the end of the attempt; False if nothing must be killed, as when it has ended.
         """
         attempt.settled.clear()
         interrupting = self._bring_to_stop(attempt, interrupt_spark, before_kill)
@@ -81,9 +81,9 @@ class Stopper:
                 interrupting = threading.Thread(target=_quietly, args=(interrupt_spark,), daemon=True)
                 interrupting.start()
             if elapsed > KILL_AFTER_SECONDS:
-                log.error("Task %s does not stop. Killing its process.", attempt.task_id)
                 # It may have stopped meanwhile, and the next task must not be killed.
                 if before_kill():
+                    log.error("Task %s does not stop. Killing its process.", attempt.task_id)
                     os.kill(os.getpid(), signal.SIGKILL)
                 return interrupting
             if elapsed >= python_after and not cleans_up:

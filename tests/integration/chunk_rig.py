@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -13,6 +14,7 @@ import psycopg
 from airflow_horsies.client.batches import iterate_items
 from airflow_horsies.core.batch import BatchSpec, ItemView, SubmittedBatch
 from airflow_horsies.hook import HorsiesHook
+from airflow_horsies.ledger import cancelling
 from airflow_horsies.models import AirflowTry, TaskInstanceKey, TaskSpec, TaskState
 from tests.integration.releases import MOVED
 from tests.integration.test_submit import end_task
@@ -87,6 +89,12 @@ def run(hook: HorsiesHook, task_id: str, *failing: int) -> None:
         task_id,
     )
     end(hook, task_id, TaskState.FAILED if failed or dropped[0] else TaskState.COMPLETED)
+
+
+def interrupt_release(hook: HorsiesHook, task_ids: Collection[str]) -> None:
+    """A release of many tasks first records requests for all of them; its process is killed before it goes on."""
+    release = partial(cancelling.release_tasks, task_instance=INSTANCE, task_ids=set(task_ids), later=True)
+    hook.client.write(partial(release, namespace=hook.client.namespace))
 
 
 def items_of(hook: HorsiesHook, size: int, *, life: int = 1) -> list[ItemView]:

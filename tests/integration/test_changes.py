@@ -380,6 +380,19 @@ def test_a_key_whose_task_failed_is_shared_with_what_was_sent_instead(
 
 
 @on_the_newest_release
+def test_a_key_whose_task_completed_before_its_cancel_was_carried_out_is_shared(
+    hook: HorsiesHook, release: str
+) -> None:
+    keyed = spec(1, idempotency_key="order-7")
+    first = hook.submit_task(keyed, INSTANCE, tried())
+    end_task(hook, first.task_id, TaskState.COMPLETED, release)
+    given = {"namespace": hook.client.namespace, "task_instance": INSTANCE, "task_ids": [first.task_id]}
+    hook.client.write(lambda wire: cancelling.release_tasks(wire, **given, later=True))
+    other = hook.submit_task(keyed, OTHER, tried())
+    assert (other.outcome, other.task_id) == (ADOPTED, first.task_id)
+
+
+@on_the_newest_release
 def test_a_batch_of_any_size_is_let_go_of_with_few_locks(hook: HorsiesHook, monkeypatch: pytest.MonkeyPatch) -> None:
     most = watch_locks(monkeypatch)
     specs = [spec(n) for n in range(450)]

@@ -29,6 +29,7 @@ from tests.integration.chunk_rig import (
     NOON,
     batch,
     end,
+    interrupt_release,
     items_of,
     run,
     sql,
@@ -179,6 +180,26 @@ def test_items_without_an_outcome_have_that_of_their_chunk(hook: HorsiesHook, st
     end(hook, chunk, state)
     assert [item.state for item in items_of(hook, 4)] == [TaskState.COMPLETED, state] * 2
     assert submit(hook, range(4), 4, at=tried(2)).outcomes == {ADOPTED: 2, SENT: 2}
+
+
+@pytest.mark.parametrize("chunk_size", [None, 1], ids=["tasks", "chunks"])
+def test_a_request_to_cancel_that_came_too_late_changes_nothing(hook: HorsiesHook, chunk_size: int | None) -> None:
+    ids = submit(hook, range(3), chunk_size).task_ids
+    for task_id in ids[:2]:
+        end(hook, task_id) if chunk_size is None else run(hook, task_id)
+    interrupt_release(hook, ids)
+    assert submit(hook, range(3), chunk_size, at=tried(2)).outcomes == {ADOPTED: 2, SENT: 1}
+
+
+def test_a_task_that_completed_before_a_request_to_cancel_was_carried_out_is_adopted(hook: HorsiesHook) -> None:
+    task = TaskSpec(task_name="add", kwargs={"a": 1})
+    first = hook.submit_task(task, INSTANCE, tried())
+    interrupt_release(hook, [first.task_id])
+    assert hook.submit_task(task, INSTANCE, tried(2)).outcome is SENT
+    second = hook.submit_task(task, INSTANCE, tried(2)).task_id
+    end(hook, second)
+    interrupt_release(hook, [second])
+    assert hook.submit_task(task, INSTANCE, tried(3)).outcome is ADOPTED
 
 
 # -- edits -------------------------------------------------------------------------------------------------------------

@@ -45,12 +45,12 @@ def ids_of(hook: HorsiesHook) -> list[str]:
     return latest_task_ids(hook.read_submissions(INSTANCE))
 
 
-def finish(hook: HorsiesHook, operator: HorsiesBatchOperator, *failing: int) -> Any:
+def finish(hook: HorsiesHook, operator: HorsiesBatchOperator, *failing: int, results: str = "values") -> Any:
     """Defer, run the chunks, and resume on another copy of the task."""
     trigger = defer(operator)
     for task_id in ids_of(hook):
         rig.run(hook, task_id, *failing)
-    return batch().execute_complete(context(), run(event_of(trigger)))
+    return batch(results=results).execute_complete(context(), run(event_of(trigger)))
 
 
 def test_values_counts_and_reference(hook: HorsiesHook) -> None:
@@ -81,8 +81,17 @@ def defer_and_list(hook: HorsiesHook, operator: HorsiesBatchOperator) -> list[st
     return ids_of(hook)
 
 
-def test_what_was_asked_for_is_returned_though_the_dag_changed_meanwhile(hook: HorsiesHook) -> None:
-    assert finish(hook, batch(results="counts", max_failures=1), 3) == {"COMPLETED": 5, "FAILED": 1}
+@pytest.mark.parametrize(
+    ("results", "now", "expected"),
+    [
+        ("counts", "values", {"COMPLETED": 5, "FAILED": 1}),
+        ("values", "counts", [0, 10, 20, None, 40, 50]),
+    ],
+)
+def test_what_was_asked_for_is_returned_though_the_dag_changed_meanwhile(
+    hook: HorsiesHook, results: str, now: str, expected: Any
+) -> None:
+    assert finish(hook, batch(results=results, max_failures=1), 3, results=now) == expected
 
 
 def test_too_many_failures_name_the_first_item(hook: HorsiesHook) -> None:
@@ -133,8 +142,7 @@ def test_trigger_stores_no_items_and_what_older_releases_stored_still_works(hook
     trigger = defer(batch(200, chunk_size=50))
     path, stored = trigger.serialize()
     assert len(str(stored)) < 700
-    for name in ("results", "size"):
-        stored.pop(name)
+    stored.pop("size")
     for task_id in ids_of(hook):
         rig.run(hook, task_id)
     event = run(event_of(type(trigger)(**stored)))
@@ -238,6 +246,25 @@ def test_sensor_succeeds_only_if_every_requested_item_completed(hook: HorsiesHoo
     assert sensor().poke(context()) is True
     # By the ids that the batch returned, too.
     by_id = {"external_dag_id": None, "external_task_id": None, "task_ids": list(again.task_ids)}
+    assert sensor(**by_id).poke(context()) is True
+
+
+def test_sensor_of_a_chunk_fails_over_an_item_that_was_sent_again_elsewhere(hook: HorsiesHook) -> None:
+    """The end of a chunk does not change by what is submitted later, chunked or not."""
+    (chunk,) = rig.submit(hook, range(2)).task_ids
+    rig.run(hook, chunk, 1)
+    by_id = {"external_dag_id": None, "external_task_id": None, "task_ids": [chunk]}
+    trigger = HorsiesSensorTrigger(
+        task_ids=[chunk], failed_states=["FAILED"], horsies_conn_id=CONN_ID, deadline=soon(9)
+    )
+    for number, chunk_size in ((1, 2), (2, 2), (3, None)):
+        again = rig.submit(hook, range(2), chunk_size, at=rig.tried(number + 1)).task_ids
+        with pytest.raises(AirflowFailException, match="1 of 1 task did not end as COMPLETED"):
+            sensor(**by_id).poke(context())
+        rig.end(hook, again[-1], TaskState.FAILED)
+    assert run(event_of(trigger))["reason"] == "decided"
+    # What nobody requests any more does not count.
+    rig.submit(hook, range(1), at=rig.tried(5))
     assert sensor(**by_id).poke(context()) is True
 
 

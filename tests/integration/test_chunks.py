@@ -13,7 +13,9 @@ from typing import Any
 import psycopg
 import pytest
 
+from airflow_horsies.core.batch import BatchSpec
 from airflow_horsies.models import RetryPolicy, TaskSpec, TaskState, TaskView
+from tests.integration.chunk_rig import INSTANCE, tried
 from tests.integration.worker_rig import MakeRig, Rig
 
 pytest.importorskip("horsies")
@@ -129,6 +131,23 @@ def test_text_that_postgres_cannot_hold_does_not_fail_the_chunk(rig: Rig) -> Non
     assert json.loads(rows[0]["value"]) == {"x": "\ud800"}
 
 
+@pytest.mark.parametrize(
+    ("how", "code"),
+    [
+        ("enum", "LATE"),
+        ("surrogate", r"BAD\ud800CODE"),
+        ("NUL", "BAD\N{REPLACEMENT CHARACTER}CODE"),
+        ("number", "7"),
+        ("long", "LONG" * 25),
+    ],
+)
+def test_a_code_that_cannot_be_stored_is_made_readable_and_fails_only_its_item(rig: Rig, how: str, code: str) -> None:
+    alone = rig.run("odd_code", how=how)
+    task, rows = run(rig, "odd_code", [{}, {"how": how}, {}])
+    assert codes(rows) == [(0, "COMPLETED", None), (1, "FAILED", code), (2, "COMPLETED", None)]
+    assert (task.error_code, alone.error_code) == ("ITEMS_FAILED", code)
+
+
 # -- logs and progress --------------------
 
 
@@ -191,6 +210,15 @@ def test_an_item_is_tried_again_by_code_while_others_run(rig: Rig, tmp_path: Pat
     # The other items did not wait for the first one.
     assert float((tmp_path / "hopeless").read_text().split()[0]) < second
     assert any(line.item == 0 and "Trying again in 1.0 s" in line.text for line in rig.lines(task.id))
+
+
+def test_a_retry_gets_the_arguments_that_were_sent(rig: Rig, tmp_path: Path) -> None:
+    """The first try changes what it was given. A task of its own is decoded anew for each attempt."""
+    given = {"order": {"rows": [1, 2, 3, 4]}, "folder": str(tmp_path)}
+    alone = rig.wait(rig.send("consume", retry_for=["FLAKY"], key="alone", **given))
+    assert alone.result and alone.result.ok == 10
+    _, rows = run(rig, "consume", [{**given, "key": "item"}], retry_policy=policy(["FLAKY"], [1]))
+    assert [(row["outcome"], row["tries"], json.loads(row["value"])) for row in rows] == [("COMPLETED", 2, 10)]
 
 
 def test_a_retry_that_would_come_too_late_expires(rig: Rig, tmp_path: Path) -> None:
@@ -268,9 +296,9 @@ def test_a_cancelled_chunk_stops_and_items_without_an_outcome_stay_without_one(r
     assert len(file.read_text().splitlines()) == 2
 
 
-def test_a_dropped_item_is_not_started(rig: Rig, tmp_path: Path) -> None:
+def test_a_dropped_item_is_stopped_or_not_started(rig: Rig, tmp_path: Path) -> None:
     file = tmp_path / "runs"
-    items = [{"seconds": seconds, "file": str(file), "key": str(key)} for key, seconds in enumerate([3, 0, 0, 0])]
+    items = [{"seconds": seconds, "file": str(file), "key": str(key)} for key, seconds in enumerate([60, 0, 0, 0])]
     task_id = send(rig, "nap", items)
     ask(
         rig,
@@ -281,15 +309,29 @@ def test_a_dropped_item_is_not_started(rig: Rig, tmp_path: Path) -> None:
     rig.until(lambda: file.exists(), "the first item")
     ask(rig, "UPDATE airflow_horsies.chunks SET dropped = '{0,2}' WHERE horsies_task_id = %s", task_id)
     task = rig.wait(task_id)
-    # The first was running already.
     assert codes(outcomes(rig, task_id)) == [
-        (0, "COMPLETED", None),
+        (0, "CANCELLED", "TASK_CANCELLED"),
         (1, "COMPLETED", None),
         (2, "CANCELLED", "TASK_CANCELLED"),
         (3, "COMPLETED", None),
     ]
     assert [line.split()[0] for line in file.read_text().splitlines()] == ["0", "1", "3"]
     assert task.error_code == "ITEMS_FAILED"
+
+
+def test_an_item_that_is_removed_while_it_runs_and_asked_for_again_does_not_end_twice(rig: Rig, tmp_path: Path) -> None:
+    file = tmp_path / "lines"
+
+    def ask_for(keys: str, number: int) -> tuple[str, ...]:
+        items: list[dict[str, Any]] = [{"seconds": 5, "file": str(file), "key": key} for key in keys]
+        batch = BatchSpec(task=TaskSpec(task_name="work"), items=items, chunk_size=2)
+        return rig.hook.client.submit_batch(batch, INSTANCE, tried(number)).task_ids
+
+    ask_for("ab", 1)
+    rig.until(lambda: file.exists() and "a began" in file.read_text(), "the start")
+    ask_for("b", 2)
+    rig.hook.wait(list(ask_for("ab", 3)), timeout_seconds=120)
+    assert sorted(file.read_text().splitlines()) == ["a began", "a began", "a ended", "b began", "b ended"]
 
 
 # -- several attempts --------------------

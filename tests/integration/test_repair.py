@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -16,8 +17,10 @@ from airflow_horsies.core.batch import SubmittedBatch
 from airflow_horsies.core.submission import OnClear
 from airflow_horsies.exceptions import InvalidTask, StaleSubmission, TaskNotFound
 from airflow_horsies.hook import HorsiesHook
+from airflow_horsies.ledger.item_pages import cancel_item
+from airflow_horsies.ledger.latest import Deployment
 from airflow_horsies.models import AirflowTry, CancelOutcome, SubmitOutcome, TaskState
-from tests.integration.chunk_rig import INSTANCE, NOON, batch, items_of, sql, start, tried
+from tests.integration.chunk_rig import INSTANCE, NOON, batch, interrupt_release, items_of, sql, start, tried
 from tests.integration.releases import keeps_history
 from tests.integration.test_submit import end_task, rows
 
@@ -80,8 +83,15 @@ class Rig:
             self.request(clear_number=again.clear_number - 1)
         return self.submit(numbers, again, on_clear="failed" if how == "setting" else "all")
 
-    def request(self, *, clear_number: int = 0, items: list[int] | None = None) -> int:
-        made = request_repair(self.hook.client, INSTANCE, clear_number=clear_number, requested_by="ann", items=items)
+    def request(self, *, clear_number: int = 0, items: list[int] | None = None, started: datetime = NOON) -> int:
+        made = request_repair(
+            self.hook.client,
+            INSTANCE,
+            clear_number=clear_number,
+            run_started_at=started,
+            requested_by="ann",
+            items=items,
+        )
         return made.id
 
     def requests(self) -> list[tuple[object, ...]]:
@@ -237,6 +247,19 @@ def test_without_a_key_of_the_run_only_a_request_keeps_and_only_for_the_next_try
     assert again.outcomes == ({ADOPTED: 1, SENT: 1} if keeps else {SENT: 2})
 
 
+@pytest.mark.parametrize("hours", [0, 1], ids=["it goes on", "it was made again"])
+def test_without_a_key_of_the_run_a_request_is_taken_in_the_run_in_which_it_was_made(rig: Rig, hours: int) -> None:
+    """Airflow counts no clear in a run that goes on. Its own start tells it from one that was deleted and made again,
+    whose first try died before it submitted. The run was cleared once after the first submission."""
+    rig.submit(range(2), tried(run_key=None))
+    rig.end(DONE, FAILED)
+    restarted = NOON + timedelta(minutes=5)
+    rig.request(clear_number=1, started=restarted)
+    started = restarted + timedelta(hours=hours)
+    again = rig.submit(range(2), cleared(run_key=None, run_started_at=started))
+    assert again.outcomes == ({SENT: 2} if hours else {ADOPTED: 1, SENT: 1})
+
+
 def test_items_are_matched_by_what_they_are(rig: Rig, how: str) -> None:
     """Item 0 is edited, 1 and 2 change places, and 4 is removed while it runs."""
     first = rig.begin(DONE, DONE, FAILED, DONE, RUNNING)
@@ -270,6 +293,13 @@ def test_an_item_that_is_to_be_cancelled_runs_again(rig: Rig, how: str) -> None:
         [task_id for task_id, _ in first[:2]],
     )
     assert rig.repair(how, range(4)).outcomes == {SENT: 2, ADOPTED: 2}
+
+
+def test_a_request_to_cancel_that_came_too_late_changes_nothing(rig: Rig, how: str) -> None:
+    """A release of many tasks first records requests for all of them; its process is killed before it goes on."""
+    first = rig.begin(DONE, DONE, DONE, FAILED)
+    interrupt_release(rig.hook, [task_id for task_id, _ in first])
+    assert rig.repair(how, range(4)).outcomes == {ADOPTED: 3, SENT: 1}
 
 
 def test_a_batch_may_be_cut_in_another_way_between_the_lives(hook: HorsiesHook, release: str, how: str) -> None:
@@ -353,6 +383,76 @@ def test_a_single_item_runs_again_and_the_others_stay_as_they_are(rig: Rig, on_c
     assert again.outcomes == {KEPT: 2, SENT: 1, ADOPTED: 1}
     assert same(first[::-1], rig.items(2)) == [True, False, True, True]
     assert rig.states(2) == [FAILED, TaskState.PENDING, DONE, FAILED]
+
+
+def test_a_repair_of_one_item_does_not_run_another_that_was_cancelled(hook: HorsiesHook, release: str) -> None:
+    """Item 2 was cancelled on the page, and its chunk ended before the worker had recorded that."""
+    rig = Rig(hook, release, 3)
+    rig.submit(range(3), tried())
+    ((chunk, _), *_) = rig.end(DONE, FAILED, RUNNING)
+    deployment = Deployment(hook.client.namespace, hook.settings.base_url)
+    hook.client.write(partial(cancel_item, deployment=deployment, task_instance=INSTANCE, task_id=chunk, number=2))
+    assert hook.read_task(chunk).state is CANCELLED
+    rig.request(items=[1])
+    assert rig.submit(range(3), cleared()).outcomes == {ADOPTED: 1, SENT: 1, KEPT: 1}
+
+
+def test_a_repair_of_one_item_leaves_others_that_are_to_be_cancelled(rig: Rig) -> None:
+    first = rig.begin(RUNNING, RUNNING, FAILED, FAILED)
+    interrupt_release(rig.hook, [task_id for task_id, _ in first])
+    rig.request(items=[2])
+    assert rig.submit(range(4), cleared()).outcomes == {REATTACHED: 2, SENT: 1, KEPT: 1}
+
+
+def test_a_retry_within_a_repair_of_one_item_runs_only_that(rig: Rig) -> None:
+    """The process of the repair dies, and Airflow retries: the user still asked for item 1 alone. An item that the DAG
+    adds meanwhile is retried as ever."""
+    rig.begin(DONE, FAILED, FAILED)
+    rig.request(items=[1])
+    rig.submit(range(3), cleared())
+    retry = partial(cleared, max_tries=4)
+    assert rig.submit(range(3), retry(3)).outcomes == {ADOPTED: 1, REATTACHED: 1, KEPT: 1}
+    rig.end(None, FAILED, None, life=2)
+    assert rig.submit(range(4), retry(4)).outcomes == {ADOPTED: 1, SENT: 2, KEPT: 1}
+    rig.end(None, DONE, None, FAILED, life=2)
+    assert rig.submit(range(4), retry(5)).outcomes == {ADOPTED: 2, SENT: 1, KEPT: 1}
+
+
+def test_a_repair_of_one_of_several_equal_items_runs_that_one_whatever_is_edited(
+    hook: HorsiesHook, release: str
+) -> None:
+    """Equal items, another order and another chunk size; then a retry, a repair of the rest, and a plain clear."""
+    rig = Rig(hook, release, 2)
+    rig.submit([1, 1, 1, 2], tried())
+    first = rig.end(FAILED, FAILED, DONE, FAILED)
+    rig.request(items=[1])
+    rig.chunk_size = 3
+    assert rig.submit([2, 1, 1, 1], cleared()).outcomes == {KEPT: 2, SENT: 1, ADOPTED: 1}
+    assert same([first[3], *first[:3]], rig.items(2)) == [True, True, False, True]
+    rig.end(None, None, FAILED, None, life=2)
+    rig.chunk_size = None
+    assert rig.submit([1, 2, 1, 1], replace(cleared(), try_number=3)).outcomes == {KEPT: 2, SENT: 1, ADOPTED: 1}
+    rig.end(None, None, DONE, None, life=2)
+    rig.request(clear_number=1, items=[0])
+    rig.request(clear_number=1)
+    assert rig.submit([1, 2, 1, 1], cleared(4, 2)).outcomes == {SENT: 2, ADOPTED: 2}
+    assert rig.submit([1, 2, 1, 1], cleared(5, 3)).outcomes == {SENT: 4}
+
+
+def test_a_repair_of_one_item_does_not_bind_a_later_life_with_the_same_number(rig: Rig) -> None:
+    """The records of a run were pruned, and the run was made again."""
+    rig.begin(DONE, FAILED, FAILED)
+    rig.request(items=[1])
+    rig.submit(range(3), cleared())
+    sql(rig.hook, "DELETE FROM airflow_horsies.submissions")
+    sql(rig.hook, "DELETE FROM airflow_horsies.chunks")
+    remade = partial(tried, run_key="another run")
+    rig.submit([5, 6, 7], remade())
+    rig.end(DONE, FAILED, RUNNING)
+    again = partial(cleared, run_key="another run", max_tries=4)
+    assert rig.submit([5, 6, 7], again(2), on_clear="failed").outcomes == {ADOPTED: 1, SENT: 1, REATTACHED: 1}
+    rig.end(None, None, FAILED, life=2)
+    assert rig.submit([5, 6, 7], again(3)).outcomes[SENT] == 1
 
 
 @pytest.mark.parametrize(("items", "error"), [([7], TaskNotFound), ([], InvalidTask), (list(range(1001)), InvalidTask)])

@@ -11,6 +11,7 @@ CREATE TABLE airflow_horsies.repairs (
     life integer NOT NULL,
     -- Of the DAG run at the request: the request is for the next clear and for no later one.
     clear_number integer NOT NULL,
+    run_started_at timestamptz,
     -- The items to run again, as in the table chunks; NULL runs all that did not complete.
     works bytea,
     occurrences integer[],

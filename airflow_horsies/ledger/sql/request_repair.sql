@@ -11,10 +11,11 @@ WITH replaced AS (
         AND taken_at IS NULL
 )
 INSERT INTO airflow_horsies.repairs (
-    namespace, dag_id, run_id, task_id, map_index, base_url, life, clear_number, works, occurrences, requested_by
+    namespace, dag_id, run_id, task_id, map_index, base_url, life, clear_number, run_started_at, works, occurrences,
+    requested_by
 )
 VALUES (
     %(namespace)s, %(dag_id)s, %(run_id)s, %(task_id)s, %(map_index)s, %(base_url)s, %(life)s, %(clear_number)s,
-    %(works)s::bytea, %(occurrences)s::integer[], %(requested_by)s
+    %(run_started_at)s::timestamptz, %(works)s::bytea, %(occurrences)s::integer[], %(requested_by)s
 )
 RETURNING id

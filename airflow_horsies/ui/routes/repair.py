@@ -15,7 +15,7 @@ from airflow_horsies.client.repairing import request_repair, withdraw_repair
 from airflow_horsies.exceptions import TaskNotFound
 from airflow_horsies.ui import payloads
 from airflow_horsies.ui.access import MAY_ACT, InstanceDep
-from airflow_horsies.ui.airflow_side import read_clear_number
+from airflow_horsies.ui.airflow_side import read_run
 from airflow_horsies.ui.answers import json_answer
 from airflow_horsies.ui.clients import page_client
 from airflow_horsies.ui.routes.instance import INSTANCE, MAX_NUMBER, require_body
@@ -50,15 +50,20 @@ class WithdrawBody(BaseModel):
 )
 def repair(key: InstanceDep, session: SessionDep, user: GetUserDep, body: RepairBody) -> Response:
     """Let the next clear of the task instance run again only what did not complete."""
-    clear_number = read_clear_number(session, key)
-    if clear_number is None:
+    run = read_run(session, key)
+    if run is None:
         raise HTTPException(
             HTTPStatus.NOT_FOUND, "Airflow no longer has this DAG run. Open the page of a run that exists."
         )
     try:
         with page_client() as client:
             made = request_repair(
-                client, key, clear_number=clear_number, requested_by=user.get_name(), items=body.items
+                client,
+                key,
+                clear_number=run[0],
+                run_started_at=run[1],
+                requested_by=user.get_name(),
+                items=body.items,
             )
     except TaskNotFound as error:
         raise HTTPException(HTTPStatus.NOT_FOUND, str(error)) from None

@@ -43,6 +43,21 @@ def test_chunks_are_checked_when_the_dag_is_parsed(given: dict[str, Any], proble
         HorsiesBatchOperator(task_id="b", task_name="add", items=[], **given)
 
 
+# What HorsiesBatchTrigger accepted before there were chunks.
+FORMER_TRIGGER = {
+    *("task_instance", "life", "horsies_conn_id", "deadline", "queue_deadline", "cancel_on_kill", "max_failures"),
+    *("size", "namespace", "seen", "deferred_at"),
+}
+
+
+def test_plain_batch_can_wait_in_a_triggerer_of_the_former_release() -> None:
+    """Neither chunks nor counts are asked for: nothing here needs the new release of the triggerer."""
+    operator = HorsiesBatchOperator(task_id="b", task_name="add", items=[{}] * 3)
+    operator._instance, operator._life, operator._size = INSTANCE, 2, 3
+    _, kwargs = operator._trigger(make_context(operator), None).serialize()
+    assert kwargs.keys() <= FORMER_TRIGGER
+
+
 def test_trigger_carries_what_was_asked_for_and_no_items() -> None:
     operator = HorsiesBatchOperator(task_id="b", task_name="add", items=[{}] * 3, chunk_size=2, results="counts")
     operator._instance, operator._life, operator._size = INSTANCE, 2, 3

@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,12 +17,13 @@ pytest.importorskip("horsies")
 from airflow_horsies.exceptions import AccessDenied, DatabaseUnreachable
 from airflow_horsies.worker import outcomes as outcomes_module
 from airflow_horsies.worker import reporter as reporter_module
+from airflow_horsies.worker import stopping as stopping_module
 from airflow_horsies.worker.attempt import Assignment
 from airflow_horsies.worker.child import Child
 from airflow_horsies.worker.chunk import ChunkOrder, ItemTask
 from airflow_horsies.worker.errors import Failure, SparkLost, TaskFault
 from airflow_horsies.worker.settings import WorkerSettings
-from airflow_horsies.worker.stopping import STOP_SIGNAL
+from airflow_horsies.worker.stopping import STOP_SIGNAL, TaskStopped
 from tests.unit.worker.tables import Tables, eventually
 
 URL = "postgresql+psycopg://worker:s3cret-word@db/horsies"
@@ -206,6 +208,52 @@ def test_dropped_and_late_items_are_not_started(child: Child, tables: Tables) ->
     run(child, started.append, [0, 1])
     assert (started, written(tables)) == ([0], {0: "EXPIRED", 1: "CANCELLED"})
     assert tables.items["t1"][0]["started_at"] is None
+
+
+def test_an_item_that_is_dropped_while_it_runs_is_stopped(child: Child, tables: Tables) -> None:
+    def wait(item: int) -> int:
+        if item == 1:
+            tables.dropped["t1"] = [1]
+            eventually(lambda: False)
+        return item
+
+    outcome = run(child, wait, [0, 1, 2])
+    assert outcome.err.error_code == "ITEMS_FAILED"
+    assert written(tables) == {0: "COMPLETED", 1: "CANCELLED", 2: "COMPLETED"}
+    assert tables.items["t1"][1]["error_code"] == "TASK_CANCELLED"
+
+
+def test_a_dropped_item_that_does_not_stop_keeps_the_process_of_the_others(
+    child: Child, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stopping_module, "KILL_AFTER_SECONDS", 0.3)
+    monkeypatch.setattr(stopping_module, "REPEAT_SECONDS", 0.05)
+
+    def insist(item: int) -> int:
+        if item == 1:
+            tables.dropped["t1"] = [1]
+            for _ in range(20):
+                with suppress(TaskStopped):
+                    time.sleep(0.1)
+        return item
+
+    assert run(child, insist, [0, 1, 2]).is_err()
+    assert written(tables) == {0: "COMPLETED", 1: "CANCELLED", 2: "COMPLETED"}
+
+
+def test_a_retry_gets_the_arguments_that_were_sent(child: Child, tables: Tables) -> None:
+    given: list[list[int]] = []
+
+    def consume(item: list[int]) -> int:
+        given.append(list(item))
+        item.clear()
+        if len(given) == 1:
+            raise TaskFault("FLAKY", "Half-way.")
+        return len(given)
+
+    policy = {"max_retries": 1, "intervals": [0], "backoff_strategy": "fixed", "jitter": False}
+    assert run(child, consume, [[1, 2]], retry_policy={**policy, "auto_retry_for": ["FLAKY"]}).is_ok()
+    assert given == [[1, 2], [1, 2]]
 
 
 def test_lines_have_the_number_of_their_item(child: Child, tables: Tables) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import enum
 import re
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 
 pytest.importorskip("horsies")
 
+from airflow_horsies.borrowed.horsies import OutcomeCode
 from airflow_horsies.worker.errors import (
     CODES_BY_CLASS,
     CODES_BY_TEXT,
@@ -22,6 +24,14 @@ from airflow_horsies.worker.masking import mask
 CAPTURED = "pyspark.errors.exceptions.captured"
 CONNECT = "pyspark.errors.exceptions.connect"
 SECRET = "s3cret-word"
+
+
+class Code(enum.Enum):
+    LATE = "LATE"
+
+
+class TextCode(str, enum.Enum):  # noqa: UP042 - as horsies has its own
+    LATE = "LATE"
 
 
 def kind(name: str, module: str, *bases: type[Exception], **members: Any) -> type[Exception]:
@@ -389,6 +399,25 @@ def test_a_fault_has_the_code_it_was_given() -> None:
     assert (failure.code, failure.message) == ("BAD_INPUT", "day is missing")
     failure = describe(SparkLost("it did not start"))
     assert (failure.code, failure.message) == ("SPARK_SESSION_LOST", "it did not start")
+    # horsies takes its own codes only as members.
+    assert describe(TaskFault(OutcomeCode.TASK_TIMEOUT, "late")).code is OutcomeCode.TASK_TIMEOUT
+
+
+@pytest.mark.parametrize(
+    ("code", "stored"),
+    [
+        (Code.LATE, "LATE"),
+        (TextCode.LATE, "LATE"),
+        ("BAD\ud800CODE", r"BAD\ud800CODE"),
+        ("BAD\x00CODE", "BAD\N{REPLACEMENT CHARACTER}CODE"),
+        (7, "7"),
+        ("LONG" * 1_000, "LONG" * 25),
+        (None, None),
+    ],
+)
+def test_the_code_of_a_fault_can_be_stored(code: Any, stored: str | None) -> None:
+    found = describe(TaskFault(code, "no")).code
+    assert found == stored and type(found) is type(stored)
 
 
 @pytest.mark.parametrize(
