@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -29,9 +28,3 @@ def fail_with(*, number: int, code: str, file: str) -> int:
     if number == 2:
         raise TaskFault(CODES[code], "It failed.")
     return number
-
-
-@python_task(app, "nap")
-def nap(*, seconds: float) -> float:
-    time.sleep(seconds)
-    return seconds
