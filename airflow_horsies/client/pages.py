@@ -172,7 +172,7 @@ class PageClient(Client):
             found = self.run(lambda: item_pages.page_items(own, key, first=first, last=last))
             return ids.count, found[::-1] if order.descending else found
         tasks, state = self.read_summaries(ids.task_ids), order.state
-        found = self.run(lambda: item_pages.order_items(own, key, order, tasks))
+        found = self.run(lambda: item_pages.order_items(own, key, order, ids.task_ids, tasks))
         if state is None:
             return ids.count, found
         states = {task_id: task.state for task_id, task in tasks.items()}

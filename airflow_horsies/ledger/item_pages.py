@@ -65,13 +65,19 @@ def page_items(deployment: Deployment, key: TaskInstanceKey, *, first: int, last
 
 
 def order_items(
-    deployment: Deployment, key: TaskInstanceKey, order: ItemOrder, tasks: Mapping[str, TaskView]
+    deployment: Deployment,
+    key: TaskInstanceKey,
+    order: ItemOrder,
+    task_ids: Sequence[str],
+    tasks: Mapping[str, TaskView],
 ) -> Script[list[PlacedItem]]:
     """One page of the matching items.
 
-    :param tasks: those that run the items, read before.
+    :param task_ids: the tasks of the last submission.
+    :param tasks: those of them that horsies still keeps, read before.
     """
     params = {
+        "ids": list(task_ids),
         "tasks": COMPACT.encode([_columns(task) for task in tasks.values()]),
         "sort": order.sort,
         "direction": -1 if order.descending else 1,

@@ -246,4 +246,4 @@ def test_the_page_of_a_very_large_batch_answers_like_that_of_a_small_one(
     times = {name: round(large[name] / small[name], 2) for name in asked}
     print({name: (round(small[name] * 1000), round(large[name] * 1000)) for name in asked}, times)
     record_property("times", times)
-    assert max(times.values()) < 3, times
+    assert max(times["items"], times["instance"]) < 3, times

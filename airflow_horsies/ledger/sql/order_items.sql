@@ -11,7 +11,7 @@ WITH newest AS (
         AND task_id = %(task_id)s
         AND map_index = %(map_index)s
 ),
-sent AS (
+alone AS (
     SELECT known.position, known.life, known.round, known.horsies_task_id
     FROM airflow_horsies.known_submissions AS known
     WHERE
@@ -23,6 +23,9 @@ sent AS (
         AND known.map_index = %(map_index)s
         AND known.life = (SELECT newest.life FROM newest)
         AND known.is_latest
+        AND NOT EXISTS (
+            SELECT FROM airflow_horsies.chunks AS chunk WHERE chunk.horsies_task_id = known.horsies_task_id
+        )
 ),
 task AS (
     SELECT id, status, error_code, hostname, attempts, seconds
@@ -32,30 +35,31 @@ task AS (
 ),
 item AS (
     SELECT
-        requested.place, sent.life, coalesce(chunk.rounds[requested.ordinal], 1) AS round, sent.horsies_task_id,
+        requested.place, (SELECT newest.life FROM newest) AS life,
+        coalesce(chunk.rounds[requested.ordinal], 1) AS round, chunk.horsies_task_id,
         requested.ordinal::integer - 1 AS number,
         coalesce(ended.outcome, task.status) AS state,
         ended.tries AS attempts,
         extract(EPOCH FROM ended.finished_at - ended.started_at) AS seconds,
         CASE WHEN ended.outcome IS NULL THEN task.error_code ELSE ended.error_code END AS error_code,
         coalesce(ended.hostname, task.hostname) AS hostname
-    FROM sent
-    INNER JOIN airflow_horsies.chunks AS chunk USING (horsies_task_id)
+    -- By their ids, whose number the planner knows: it would look up the items one by one.
+    FROM unnest(%(ids)s::uuid[]) AS given (id)
+    INNER JOIN airflow_horsies.chunks AS chunk ON chunk.horsies_task_id = given.id
     CROSS JOIN LATERAL unnest(chunk.places) WITH ORDINALITY AS requested (place, ordinal)
-    LEFT JOIN task ON task.id = sent.horsies_task_id
+    LEFT JOIN task ON task.id = given.id
     LEFT JOIN airflow_horsies.items AS ended
-        ON ended.horsies_task_id = sent.horsies_task_id AND ended.number = requested.ordinal - 1
+        ON ended.horsies_task_id = given.id AND ended.number = requested.ordinal - 1
     WHERE
         requested.place >= 0
         -- All items of a completed chunk have completed.
         AND (coalesce(%(state)s::text, 'COMPLETED') = 'COMPLETED' OR task.status IS DISTINCT FROM 'COMPLETED')
     UNION ALL
     SELECT
-        sent.position, sent.life, sent.round, sent.horsies_task_id, -1, task.status, task.attempts, task.seconds,
+        alone.position, alone.life, alone.round, alone.horsies_task_id, -1, task.status, task.attempts, task.seconds,
         task.error_code, task.hostname
-    FROM sent
-    LEFT JOIN task ON task.id = sent.horsies_task_id
-    WHERE NOT EXISTS (SELECT FROM airflow_horsies.chunks AS chunk WHERE chunk.horsies_task_id = sent.horsies_task_id)
+    FROM alone
+    LEFT JOIN task ON task.id = alone.horsies_task_id
 )
 SELECT item.place, item.life, item.round, item.horsies_task_id::text AS horsies_task_id, item.number
 FROM item
