@@ -1,5 +1,6 @@
--- The number of requested items of tasks by state; the status of a task is NULL if horsies no longer keeps it. An item of a
--- chunk without an outcome has the state of its chunk. The items of a completed chunk need not be read: all have completed.
+-- The number of requested items of tasks by state; the status of a task is NULL if horsies no longer keeps it. An item of
+-- a chunk without an outcome has the state of its chunk. The items of a completed chunk need not be read: all have
+-- completed.
 WITH task AS (
     SELECT
         given.id, given.status, chunk.places,

@@ -1,5 +1,5 @@
--- A page of the items of the last submission of a task instance in the order of one column. An item of a chunk without an
--- outcome has the state of its chunk. NULL comes last in both directions; the place breaks ties.
+-- A page of the items of the last submission of a task instance in the order of one column. An item of a chunk without
+-- an outcome has the state of its chunk. NULL comes last in both directions; the place breaks ties.
 -- The newest life is asked for first: there may be many lives of many tasks.
 WITH newest AS (
     SELECT max(life) AS life

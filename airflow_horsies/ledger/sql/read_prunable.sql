@@ -1,5 +1,5 @@
--- The next ids of all our tables, in order, and whether they had no activity for a while. A chunk without any has not been
--- started.
+-- The next ids of all our tables, in order, and whether they had no activity for a while. A chunk without any has not
+-- been started.
 WITH RECURSIVE page AS (SELECT coalesce(%(after)s::uuid, '00000000-0000-0000-0000-000000000000') AS after),
 
 -- One index lookup per task, however many lines it has.
