@@ -42,6 +42,8 @@ ENTRY = "_run_task_entry"
 # A worker claims ahead for this long after a task that ended within this time of its claim.
 AHEAD_SECONDS = 1.0
 SHORT_SECONDS = 0.5
+# It imports the class of workers that it starts.
+_cli: Any = cli
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +90,19 @@ class PacedWorker(Worker):
         return await super()._claim_and_dispatch_all()
 
     async def _finalize_after(
-        self, fut: asyncio.Future[Any], *args: Any, timeout_ms: int | None = None, **options: Any
+        self,
+        fut: asyncio.Future[Any],
+        task_id: str,
+        queue_name: str = "default",
+        is_workflow_task: bool = True,
+        timeout_ms: int | None = None,
+        **options: Any,
     ) -> Any:
         claimed = time.monotonic()
         fut.add_done_callback(lambda _: self._set_pace(time.monotonic() - claimed))
         if timeout_ms is not None and self.cfg.prefetch_buffer:
             timeout_ms = TimeoutAfterClaim(timeout_ms, self._longest_wait_ms)
-        return await super()._finalize_after(fut, *args, timeout_ms=timeout_ms, **options)
+        return await super()._finalize_after(fut, task_id, queue_name, is_workflow_task, timeout_ms, **options)
 
     async def _handle_task_timeout(self, task_id: str, timeout_ms: int, *args: Any, **options: Any) -> None:
         limit = timeout_ms.limit if isinstance(timeout_ms, TimeoutAfterClaim) else timeout_ms
@@ -124,7 +132,7 @@ class TimeoutAfterClaim(int):
 
 def is_paced() -> bool:
     """Whether this process runs, or will run, a PacedWorker."""
-    return cli.Worker is PacedWorker
+    return _cli.Worker is PacedWorker
 
 
 def run_worker(*, choose_processes: Callable[[Horsies], int] | None = None) -> None:
@@ -132,7 +140,7 @@ def run_worker(*, choose_processes: Callable[[Horsies], int] | None = None) -> N
 
     :param choose_processes: the number of children of a worker, when its tasks are known.
     """
-    start, worker = cli.worker_command, cli.Worker
+    start, worker = cli.worker_command, _cli.Worker
 
     def start_with_choice(args: argparse.Namespace) -> None:
         if choose_processes is not None:
@@ -141,11 +149,11 @@ def run_worker(*, choose_processes: Callable[[Horsies], int] | None = None) -> N
                 args.processes = choose_processes(_load_app(args))
         start(args)
 
-    cli.worker_command, cli.Worker = start_with_choice, PacedWorker
+    cli.worker_command, _cli.Worker = start_with_choice, PacedWorker
     try:
         cli.main()
     finally:
-        cli.worker_command, cli.Worker = start, worker
+        cli.worker_command, _cli.Worker = start, worker
 
 
 def _load_app(args: argparse.Namespace) -> Horsies:

@@ -67,7 +67,9 @@ def paced(monkeypatch: pytest.MonkeyPatch, ended: list[Any]) -> borrowed.PacedWo
         ended.append(worker.cfg.prefetch_buffer)
         return False
 
-    async def finalize(worker: Any, fut: Any, *args: Any, timeout_ms: int | None = None, **options: Any) -> Any:
+    async def finalize(
+        worker: Any, fut: Any, task_id: str, queue: str, is_workflow_task: bool, timeout_ms: int | None
+    ) -> Any:
         await fut
         if timeout_ms is not None:
             await worker._handle_task_timeout("a", timeout_ms, claimed_at=None)
@@ -93,7 +95,7 @@ def test_a_worker_claims_ahead_only_while_tasks_are_short(monkeypatch: pytest.Mo
         async def end_task() -> None:
             future = asyncio.get_running_loop().create_future()
             future.set_result(None)
-            await worker._finalize_after(future)
+            await worker._finalize_after(future, "a")
             await asyncio.sleep(0)
 
         await worker._claim_and_dispatch_all()
@@ -116,9 +118,9 @@ def test_the_limit_of_a_task_that_was_claimed_ahead_includes_its_wait(monkeypatc
     async def run() -> list[Any]:
         future = asyncio.get_running_loop().create_future()
         future.set_result(None)
-        ahead = await worker._finalize_after(future, timeout_ms=4_000)
+        ahead = await worker._finalize_after(future, "a", timeout_ms=4_000)
         worker.cfg.prefetch_buffer = 0
-        return [ahead, await worker._finalize_after(future, timeout_ms=4_000)]
+        return [ahead, await worker._finalize_after(future, "a", timeout_ms=4_000)]
 
     assert asyncio.run(run()) == [14_000, 4_000]
     assert seen == [4_000, 4_000], "as the message names it"
@@ -127,7 +129,13 @@ def test_the_limit_of_a_task_that_was_claimed_ahead_includes_its_wait(monkeypatc
 def test_what_a_paced_worker_overrides_is_where_it_was() -> None:
     for name in ("_claim_and_dispatch_all", "_finalize_after", "_handle_task_timeout"):
         assert inspect.iscoroutinefunction(getattr(Worker, name))
-    assert "timeout_ms" in inspect.signature(Worker._finalize_after).parameters
+    assert list(inspect.signature(Worker._finalize_after).parameters)[1:6] == [
+        "fut",
+        "task_id",
+        "queue_name",
+        "is_workflow_task",
+        "timeout_ms",
+    ]
     assert list(inspect.signature(Worker._handle_task_timeout).parameters)[:3] == ["self", "task_id", "timeout_ms"]
     assert borrowed.cli.Worker is Worker
     assert not borrowed.is_paced()
