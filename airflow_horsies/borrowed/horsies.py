@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from types import FrameType
+from typing import Any
 
 from horsies import Horsies
 from horsies.core import cli
@@ -17,6 +20,7 @@ from horsies.core.codec.kwargs import decode_kwargs
 from horsies.core.exception_mapper import resolve_exception_error_code
 from horsies.core.models.tasks import BUILTIN_CODE_REGISTRY, OperationalErrorCode, OutcomeCode
 from horsies.core.utils.retry import calculate_retry_delay
+from horsies.core.worker.worker import Worker
 
 __all__ = [
     "BUILTIN_CODE_REGISTRY",
@@ -24,16 +28,23 @@ __all__ = [
     "JsonValue",
     "OperationalErrorCode",
     "OutcomeCode",
+    "PacedWorker",
     "StrictJsonError",
     "calculate_retry_delay",
     "decode_kwargs",
     "find_assignment",
+    "is_paced",
     "resolve_exception_error_code",
     "run_worker",
 ]
 
 # The function of horsies.core.worker.child_runner that calls every task of a worker.
 ENTRY = "_run_task_entry"
+# A worker claims ahead for this long after a task that ended within this time of its claim.
+AHEAD_SECONDS = 1.0
+SHORT_SECONDS = 0.5
+# It imports the class of workers that it starts.
+_cli: Any = cli
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +78,70 @@ def find_assignment() -> Assignment | None:
     return None
 
 
+class PacedWorker(Worker):
+    """A worker that claims ahead only while its tasks are short: a task that is claimed ahead cannot run elsewhere."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._most_ahead = self.cfg.prefetch_buffer
+        self._ahead_until = 0.0
+
+    async def _claim_and_dispatch_all(self) -> bool:
+        self.cfg.prefetch_buffer = self._most_ahead if time.monotonic() < self._ahead_until else 0
+        return await super()._claim_and_dispatch_all()
+
+    async def _finalize_after(
+        self,
+        fut: asyncio.Future[Any],
+        task_id: str,
+        queue_name: str = "default",
+        is_workflow_task: bool = True,
+        timeout_ms: int | None = None,
+        **options: Any,
+    ) -> Any:
+        claimed = time.monotonic()
+        fut.add_done_callback(lambda _: self._set_pace(time.monotonic() - claimed))
+        if timeout_ms is not None and self.cfg.prefetch_buffer:
+            timeout_ms = TimeoutAfterClaim(timeout_ms, self._longest_wait_ms)
+        return await super()._finalize_after(fut, task_id, queue_name, is_workflow_task, timeout_ms, **options)
+
+    async def _handle_task_timeout(self, task_id: str, timeout_ms: int, *args: Any, **options: Any) -> None:
+        limit = timeout_ms.limit if isinstance(timeout_ms, TimeoutAfterClaim) else timeout_ms
+        await super()._handle_task_timeout(task_id, limit, *args, **options)
+
+    @property
+    def _longest_wait_ms(self) -> int:
+        """After this time, the claim of a task that has not started has lapsed."""
+        return (self.cfg.claim_lease_ms or 0) + self.cfg.max_claim_renew_age_ms
+
+    def _set_pace(self, seconds: float) -> None:
+        """:param seconds: from the claim of a task to its end."""
+        self._ahead_until = time.monotonic() + AHEAD_SECONDS if seconds < SHORT_SECONDS else 0.0
+
+
+class TimeoutAfterClaim(int):
+    """A time limit that horsies counts from the claim: it includes the wait of a task that was claimed ahead. The child
+    itself counts from the start."""
+
+    limit: int
+
+    def __new__(cls, limit: int, wait: int) -> TimeoutAfterClaim:
+        value = super().__new__(cls, limit + wait)
+        value.limit = limit
+        return value
+
+
+def is_paced() -> bool:
+    """Whether this process runs, or will run, a PacedWorker."""
+    return _cli.Worker is PacedWorker
+
+
 def run_worker(*, choose_processes: Callable[[Horsies], int] | None = None) -> None:
     """Run horsies' command line.
 
     :param choose_processes: the number of children of a worker, when its tasks are known.
     """
-    start = cli.worker_command
+    start, worker = cli.worker_command, _cli.Worker
 
     def start_with_choice(args: argparse.Namespace) -> None:
         if choose_processes is not None:
@@ -81,11 +150,11 @@ def run_worker(*, choose_processes: Callable[[Horsies], int] | None = None) -> N
                 args.processes = choose_processes(_load_app(args))
         start(args)
 
-    cli.worker_command = start_with_choice
+    cli.worker_command, _cli.Worker = start_with_choice, PacedWorker
     try:
         cli.main()
     finally:
-        cli.worker_command = start
+        cli.worker_command, _cli.Worker = start, worker
 
 
 def _load_app(args: argparse.Namespace) -> Horsies:

@@ -145,13 +145,13 @@ class PageClient(Client):
 
     # -- horsies' tasks ----------------------------------------------------------------------------------------------
 
-    def count_states(self, key: TaskInstanceKey, ids: LatestIds) -> dict[TaskState, int]:
+    def count_states(self, ids: LatestIds) -> dict[TaskState, int]:
         """The number of items by state."""
         if not ids.has_chunks:
             return self.read(lambda wire: reading.count_states(wire, ids.array))
         # Before the outcomes: all outcomes of a chunk are written before it ends.
-        states, own = self.read_states(ids.task_ids), self.deployment
-        return self.run(lambda: item_pages.count_item_states(own, key, states))
+        states = self.read_states(ids.task_ids)
+        return self.run(lambda: item_pages.count_item_states(ids.task_ids, states))
 
     def order_items(self, key: TaskInstanceKey, ids: LatestIds, order: ItemOrder) -> tuple[int, list[PlacedItem]]:
         """The number of items in a state, or of all, and one page of them."""
@@ -171,8 +171,13 @@ class PageClient(Client):
             first, last = _places(order, ids.count)
             found = self.run(lambda: item_pages.page_items(own, key, first=first, last=last))
             return ids.count, found[::-1] if order.descending else found
-        tasks = self.read_summaries(ids.task_ids)
-        return self.run(lambda: item_pages.order_items(own, key, order, tasks))
+        tasks, state = self.read_summaries(ids.task_ids), order.state
+        found = self.run(lambda: item_pages.order_items(own, key, order, ids.task_ids, tasks))
+        if state is None:
+            return ids.count, found
+        states = {task_id: task.state for task_id, task in tasks.items()}
+        counts = self.run(lambda: item_pages.count_item_states(ids.task_ids, states))
+        return counts.get(state, 0), found
 
     def read_items_as_tasks(
         self, refs: Collection[tuple[str, int | None]], *, values: bool = False, message_chars: int = SUMMARY_CHARS

@@ -265,6 +265,7 @@ class WorkerClient:
         wire = self._known_wire()
 
         def report() -> Script[ChunkNews]:
+            yield from items.lock_tables()
             rows = yield wire.lock_running_task(claim.task_id, claim.worker_id, claim.claimed_at)
             dropped = yield from items.read_dropped(claim.task_id)
             if not rows:

@@ -139,9 +139,9 @@ class BatchPlaces:
         chunks = sorted({task for task, number in zip(self.tasks, self.numbers, strict=True) if number != NO_NUMBER})
         return [self.task_ids[index] for index in chunks]
 
-    def by_item(self) -> dict[tuple[str, int], int]:
+    def by_item(self) -> ItemPlaces:
         """The place of each item, by task and number."""
-        return {ref: place for place, ref in enumerate(self.page(0, len(self)))}
+        return ItemPlaces(self)
 
     def page(self, start: int, count: int) -> list[tuple[str, int]]:
         """Task and number of the items at these places."""
@@ -149,6 +149,34 @@ class BatchPlaces:
         return [
             (self.task_ids[task], number) for task, number in zip(self.tasks[part], self.numbers[part], strict=True)
         ]
+
+
+class ItemPlaces(Mapping[tuple[str, int], int]):
+    """The places of the items of a batch by task and number: a small integer an item, because a trigger keeps them as
+    long as it waits."""
+
+    def __init__(self, batch: BatchPlaces) -> None:
+        self._size = len(batch)
+        # By task, in the order of the numbers, of which NO_NUMBER is the first; -1 if the batch has no such item.
+        self._places: dict[str, array[int]] = {task_id: array("i") for task_id in batch.task_ids}
+        for place, (task, number) in enumerate(zip(batch.tasks, batch.numbers, strict=True)):
+            places, index = self._places[batch.task_ids[task]], number - NO_NUMBER
+            places.extend([-1] * (index + 1 - len(places)))
+            places[index] = place
+
+    def __getitem__(self, item: tuple[str, int]) -> int:
+        task_id, number = item
+        places, index = self._places[task_id], number - NO_NUMBER
+        if not 0 <= index < len(places) or places[index] < 0:
+            raise KeyError(item)
+        return places[index]
+
+    def __iter__(self) -> Iterator[tuple[str, int]]:
+        for task_id, places in self._places.items():
+            yield from ((task_id, number) for number, place in enumerate(places, NO_NUMBER) if place >= 0)
+
+    def __len__(self) -> int:
+        return self._size
 
 
 def locate_items(

@@ -13,12 +13,15 @@ PACKAGE = "airflow_horsies.db"
 class Limits:
     """How long a statement may wait for a lock, run on the server, and remain unanswered.
 
+    ``idle_seconds`` is how long a transaction may wait for its next statement: a suspended process must not keep locks.
+
     A stricter limit of the database or the role takes precedence.
     """
 
     lock_seconds: float = 10.0
     statement_seconds: float = 20.0
     answer_seconds: float = 30.0
+    idle_seconds: float = 30.0
 
     @property
     def statement(self) -> Statement:
@@ -28,6 +31,7 @@ class Limits:
             {
                 "lock_milliseconds": int(self.lock_seconds * 1000),
                 "statement_milliseconds": int(self.statement_seconds * 1000),
+                "idle_milliseconds": int(self.idle_seconds * 1000),
             },
         )
 

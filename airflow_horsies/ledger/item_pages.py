@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from airflow_horsies.core.log import LogCursor, LogLine
@@ -47,12 +47,13 @@ class ItemOrder:
         return self.sort == "position" and self.state is None
 
 
-def count_item_states(
-    deployment: Deployment, key: TaskInstanceKey, states: Mapping[str, TaskState]
-) -> Script[dict[TaskState, int]]:
-    """:param states: of the tasks, read before."""
-    params = {"ids": list(states), "statuses": [state.value for state in states.values()]}
-    rows = yield Statement(sql_text(PACKAGE, "count_item_states"), {**deployment.params(key), **params})
+def count_item_states(task_ids: Sequence[str], states: Mapping[str, TaskState]) -> Script[dict[TaskState, int]]:
+    """The number of items of tasks by state.
+
+    :param states: of the tasks that horsies still keeps, read before.
+    """
+    statuses = [states[task_id].value if task_id in states else None for task_id in task_ids]
+    rows = yield Statement(sql_text(PACKAGE, "count_item_states"), {"ids": list(task_ids), "statuses": statuses})
     return {TaskState(row["state"]): row["count"] for row in rows}
 
 
@@ -64,22 +65,28 @@ def page_items(deployment: Deployment, key: TaskInstanceKey, *, first: int, last
 
 
 def order_items(
-    deployment: Deployment, key: TaskInstanceKey, order: ItemOrder, tasks: Mapping[str, TaskView]
-) -> Script[tuple[int, list[PlacedItem]]]:
-    """The number of matching items and one page of them.
+    deployment: Deployment,
+    key: TaskInstanceKey,
+    order: ItemOrder,
+    task_ids: Sequence[str],
+    tasks: Mapping[str, TaskView],
+) -> Script[list[PlacedItem]]:
+    """One page of the matching items.
 
-    :param tasks: those that run the items, read before.
+    :param task_ids: the tasks of the last submission.
+    :param tasks: those of them that horsies still keeps, read before.
     """
     params = {
+        "ids": list(task_ids),
         "tasks": COMPACT.encode([_columns(task) for task in tasks.values()]),
         "sort": order.sort,
-        "descending": order.descending,
+        "direction": -1 if order.descending else 1,
         "state": None if order.state is None else order.state.value,
         "limit": order.limit,
         "offset": order.offset,
     }
     rows = yield Statement(sql_text(PACKAGE, "order_items"), {**deployment.params(key), **params})
-    return rows[0]["total"], [_decode_placed(row) for row in rows if row["place"] is not None]
+    return [_decode_placed(row) for row in rows]
 
 
 def read_item_rounds(

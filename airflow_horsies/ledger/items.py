@@ -26,6 +26,11 @@ def require_chunks() -> Script[None]:
         )
 
 
+def lock_tables() -> Script[None]:
+    """Wait for locks of other processes on the tables of items; before the transaction locks the claim of a chunk."""
+    yield Statement(sql_text(PACKAGE, "lock_item_tables"))
+
+
 def record_items(task_id: str, ended: Sequence[ItemOutcome]) -> Script[None]:
     """Write outcomes; those that were written before are kept. The transaction must hold the claim of the chunk."""
     items = COMPACT.encode([_columns(item) for item in ended])

@@ -56,8 +56,9 @@ def horsies_app(
     :param spark_master: where Spark runs: ``local[*]``, ``spark://…``, ``yarn``, ``k8s://…`` or ``sc://…``
         [``HORSIES_SPARK_MASTER``].
     :param spark_conf: Spark's own settings [``HORSIES_SPARK_CONF``, a JSON object].
-    :param config: any other field of horsies' own AppConfig. ``prefetch_buffer`` is 4 by default if no task of the app
-        uses Spark and no limit of running tasks is set, else 0.
+    :param config: any other field of horsies' own AppConfig. With ``python -m airflow_horsies.worker``,
+        ``prefetch_buffer`` is 4 by default if no task of the app uses Spark and no limit of running tasks is set; else
+        it is 0.
     """
     settings = WorkerSettings.resolve(
         database_url=database_url,

@@ -8,14 +8,17 @@ from typing import Any
 
 from horsies import Horsies
 
+from airflow_horsies.borrowed.horsies import is_paced
 from airflow_horsies.worker.tasks import uses_spark
 
 # A worker that loses its connection during a claim may not know what it claimed, and still renews the claim.
 # horsies allows that for three minutes. A child starts a claimed task within seconds.
 CLAIMS = {"claim_lease_ms": 20_000, "max_claim_renew_age_ms": 60_000}
-# Short tasks follow each other without a pause if the next ones are claimed already. A task that waits behind long ones
-# goes to another worker when its claim lapses, after half a minute at most.
-PREFETCHING = {"prefetch_buffer": 4, "claim_lease_ms": 15_000, "max_claim_renew_age_ms": 15_000}
+# Short tasks follow each other without a pause if the next ones are claimed already. A task that was claimed ahead and
+# then waits behind long ones can go to another worker when its claim lapses, after ten seconds at most.
+PREFETCHING = {"prefetch_buffer": 4, "claim_lease_ms": 5_000, "max_claim_renew_age_ms": 5_000}
+# horsies demands two heartbeats within a lease.
+MAX_CLAIMER_BEAT_MS = 2_500
 # horsies decides where other settings of the app depend on how long a claim lasts.
 OF_CLAIMS = frozenset({"claim_lease_ms", "max_claim_renew_age_ms", "prefetch_buffer", "recovery"})
 # Each child has its own memory and connections, and a crash of one ends the tasks of all.
@@ -23,15 +26,21 @@ MAX_PROCESSES = 4
 
 
 class WorkerApp(Horsies):
-    """An app that prefetches tasks if none of them uses Spark, unless its settings say otherwise."""
+    """An app that prefetches tasks if none of them uses Spark, unless its settings say otherwise.
+
+    Only with our own command, whose workers claim ahead while tasks are short and not behind long ones.
+    """
 
     may_prefetch = False
 
     def check(self, *, live: bool = False) -> list[Any]:
         """Imports all tasks; horsies calls it before a worker reads its settings."""
         errors = super().check(live=live)
-        if self.may_prefetch and not errors and not uses_spark(self):
-            self.config = self.config.model_copy(update=PREFETCHING)
+        if self.may_prefetch and is_paced() and not errors and not uses_spark(self):
+            recovery = self.config.recovery
+            beat_ms = min(recovery.claimer_heartbeat_interval_ms, MAX_CLAIMER_BEAT_MS)
+            beating = recovery.model_copy(update={"claimer_heartbeat_interval_ms": beat_ms})
+            self.config = self.config.model_copy(update={**PREFETCHING, "recovery": beating})
         return errors
 
 

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
 import pytest
 
+from airflow_horsies.client import reporting
 from airflow_horsies.client.ledger import migrate_ledger
+from airflow_horsies.client.pages import PageClient
 from airflow_horsies.client.reporting import AttemptNews, Claim, ClaimState, StartedAttempt, WorkerClient
 from airflow_horsies.core.item import ItemOutcome
-from airflow_horsies.exceptions import LedgerOutdated
+from airflow_horsies.db.limits import Limits
+from airflow_horsies.exceptions import HorsiesError, LedgerOutdated
 from airflow_horsies.hook import HorsiesHook
-from airflow_horsies.ledger import attempts, schema
-from airflow_horsies.models import LogChunk, TaskSpec
+from airflow_horsies.ledger import attempts, items, schema
+from airflow_horsies.models import CancelOutcome, LogChunk, TaskSpec
+from tests.integration.chunk_rig import INSTANCE, batch, tried
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 WORKER = "worker-7"
@@ -120,6 +126,72 @@ def test_who_takes_the_claim_waits_for_a_write_under_way(
         writing.commit()
         assert taken.wait(20)
         thread.join()
+
+
+def test_a_suspended_worker_keeps_the_lock_of_its_chunk_for_a_limited_time(
+    hook: HorsiesHook, own: psycopg.Connection, claim: Claim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever ends the task, or gives it to another worker, waits for this lock."""
+    monkeypatch.setattr(reporting, "LIMITS", Limits(idle_seconds=0.5))
+    suspended, resumed = threading.Event(), threading.Event()
+    read = items.read_dropped
+
+    def read_late(task_id: str) -> Any:
+        dropped = yield from read(task_id)
+        suspended.set()
+        resumed.wait(60)
+        return dropped
+
+    monkeypatch.setattr(items, "read_dropped", read_late)
+    client = WorkerClient(hook.settings.database)
+    thread = threading.Thread(target=client.report_items, args=(claim, [ended(0)]))
+    thread.start()
+    try:
+        assert suspended.wait(60)
+        own.execute("SET lock_timeout = '30s'")
+        own.execute("SELECT 1 FROM horsies_tasks WHERE id::text = %s FOR UPDATE", (claim.task_id,))
+    finally:
+        resumed.set()
+        thread.join()
+        client.close()
+    assert numbers(own) == [(0, 1, "1")], "the report is repeated once the worker goes on"
+
+
+@pytest.mark.parametrize("table", ["items", "chunks"])
+def test_a_chunk_can_be_cancelled_while_its_report_waits_for_our_table(
+    hook: HorsiesHook, own: psycopg.Connection, client: WorkerClient, table: str
+) -> None:
+    (task_id,) = hook.client.submit_batch(batch(range(4), 4), INSTANCE, tried()).task_ids
+    claim = claim_task(own, task_id)
+    client.begin_chunk(claim)
+
+    def report() -> None:
+        with suppress(HorsiesError):
+            client.report_items(claim, [ended(0)])
+
+    with psycopg.connect(**hook.settings.database.connect_args) as locker:
+        locker.execute(f"LOCK TABLE airflow_horsies.{table} IN ACCESS EXCLUSIVE MODE")
+        reporting_thread = threading.Thread(target=report)
+        reporting_thread.start()
+        try:
+            wait_for_lock(own)
+            with PageClient(hook.settings) as page:
+                assert page.release_tasks([task_id], INSTANCE) == {task_id: CancelOutcome.CANCELLED}
+        finally:
+            locker.rollback()
+            reporting_thread.join()
+
+
+def wait_for_lock(own: psycopg.Connection) -> None:
+    """Until the worker waits for a lock."""
+    give_up = time.monotonic() + 60
+    query = (
+        "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        " AND query LIKE %s"
+    )
+    while not own.execute(query, ("%airflow_horsies%",)).fetchone():
+        assert time.monotonic() < give_up
+        time.sleep(0.05)
 
 
 def test_dropped_items_are_told_with_each_write(own: psycopg.Connection, client: WorkerClient, claim: Claim) -> None:

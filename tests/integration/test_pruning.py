@@ -8,20 +8,23 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 
 from airflow_horsies.client import ledger as ledger_client
 from airflow_horsies.client.ledger import migrate_ledger, prune_ledger
+from airflow_horsies.db.statement import sql_text
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.exceptions import DatabaseError
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.ledger import pruning
 from airflow_horsies.ledger.pruning import PruneRule
+from airflow_horsies.ledger.schema import PACKAGE
 from airflow_horsies.models import AirflowTry, SubmitOutcome, TaskInstanceKey, TaskSpec
 from airflow_horsies.worker.housekeeping import Housekeeper
 from tests.integration.conftest import MakeHook
@@ -126,6 +129,33 @@ def test_chunks_and_their_items_go_with_their_task_page_by_page(
     assert counts(own) == {"submissions": 4, "chunks": 5, "items": 103}, "what is a moment old stays"
     assert prune_ledger(hook.client, older_than=AT_ONCE) == 3
     assert counts(own) == {"submissions": 1, "chunks": 1, "items": 25}
+
+
+def test_a_chunk_that_never_ran_goes_with_its_task(hook: HorsiesHook, own: psycopg.Connection) -> None:
+    """Of enqueue_items: it expired before a worker started it."""
+    ids = hook.enqueue_items(TaskSpec(task_name="add"), [{"a": number} for number in range(6)], chunk_size=2)
+    prune_ledger(hook.client, older_than=AT_ONCE)
+    assert counts(own) == {"chunks": 3}
+    forget_in_horsies(own, ids[1:])
+    prune_ledger(hook.client)
+    assert counts(own) == {"chunks": 1}
+
+
+def test_few_of_the_items_that_are_kept_are_read(own: psycopg.Connection) -> None:
+    for _ in range(100):
+        write_chunk(own, str(uuid.uuid4()), items=200)
+    own.execute("ANALYZE airflow_horsies.items")
+    query = sql_text(PACKAGE, "read_prunable")
+    params = {"after": None, "limit": pruning.PAGE_IDS, "older_than_seconds": 86_400}
+    row = own.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {query}".encode(), params).fetchone()
+    assert row
+    assert rows_of(row[0][0]["Plan"], "items") < 1_000, "of 20,000"
+
+
+def rows_of(plan: Mapping[str, Any], table: str) -> float:
+    """How many rows of a table a plan has read."""
+    own = plan["Actual Rows"] * plan["Actual Loops"] if plan.get("Relation Name") == table else 0
+    return float(own + sum(rows_of(part, table) for part in plan.get("Plans", ())))
 
 
 def test_what_belongs_to_a_task_that_horsies_keeps_stays(hook: HorsiesHook, own: psycopg.Connection) -> None:

@@ -375,6 +375,19 @@ def test_a_newer_request_replaces_an_older_one(rig: Rig) -> None:
     assert rig.requests() == [("ann", True, None), ("ann", True, 2)]
 
 
+def test_a_request_that_was_replaced_or_withdrawn_keeps_no_items(rig: Rig) -> None:
+    """A user may click often, and a request may name a thousand items."""
+    rig.begin(*[FAILED] * 9)
+    for _ in range(9):
+        rig.request(items=range(9))
+    bytes_of_items = (
+        "SELECT sum(length(works))::integer, sum(cardinality(occurrences))::integer FROM airflow_horsies.repairs"
+    )
+    assert sql(rig.hook, bytes_of_items) == [(9 * 32, 9)]
+    withdraw_repair(rig.hook.client, INSTANCE, rig.request(items=range(9)))
+    assert sql(rig.hook, bytes_of_items) == [(None, None)]
+
+
 @pytest.mark.parametrize("on_clear", list(OnClear))
 def test_a_single_item_runs_again_and_the_others_stay_as_they_are(rig: Rig, on_clear: OnClear) -> None:
     first = rig.begin(FAILED, DONE, FAILED, FAILED)

@@ -11,7 +11,8 @@ FROM (
         round(extract(EPOCH FROM current_setting(wanted.name)::interval) * 1000)::bigint AS current
     FROM (VALUES
         ('lock_timeout', %(lock_milliseconds)s::bigint),
-        ('statement_timeout', %(statement_milliseconds)s::bigint)
+        ('statement_timeout', %(statement_milliseconds)s::bigint),
+        ('idle_in_transaction_session_timeout', %(idle_milliseconds)s::bigint)
     ) AS wanted (name, milliseconds)
 ) AS settings
 UNION ALL

@@ -45,3 +45,36 @@ CREATE TABLE airflow_horsies.workers (
 
 -- The number of the item that wrote the line; NULL outside of items.
 ALTER TABLE airflow_horsies.logs ADD COLUMN item integer;
+
+-- As before, but the newest life is found by one index lookup: of a table with one large batch, the planner would read
+-- all rows for each row.
+CREATE OR REPLACE VIEW airflow_horsies.known_submissions AS
+SELECT
+    sent.namespace, sent.dag_id, sent.run_id, sent.task_id, sent.map_index,
+    CASE WHEN sent.place >= 0 THEN sent.place ELSE sent.position END AS position,
+    sent.life, sent.round, sent.try_number, sent.run_started_at, sent.horsies_task_id, sent.base_url, sent.task_name,
+    sent.queue_name, sent.good_until, sent.submitted_at, sent.released_at, sent.work, sent.key_digest,
+    sent.place IS DISTINCT FROM -1
+    AND sent.life = (
+        SELECT max(newest.life)
+        FROM airflow_horsies.submissions AS newest
+        WHERE
+            newest.namespace = sent.namespace
+            AND newest.dag_id = sent.dag_id
+            AND newest.run_id = sent.run_id
+            AND newest.task_id = sent.task_id
+            AND newest.map_index = sent.map_index
+    )
+    AND NOT EXISTS (
+        SELECT FROM airflow_horsies.submissions AS newer
+        WHERE
+            newer.namespace = sent.namespace
+            AND newer.dag_id = sent.dag_id
+            AND newer.run_id = sent.run_id
+            AND newer.task_id = sent.task_id
+            AND newer.map_index = sent.map_index
+            AND newer.life = sent.life
+            AND newer.position = sent.position
+            AND newer.round > sent.round
+    ) AS is_latest
+FROM airflow_horsies.submissions AS sent;

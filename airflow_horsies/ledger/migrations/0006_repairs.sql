@@ -12,7 +12,8 @@ CREATE TABLE airflow_horsies.repairs (
     -- Of the DAG run at the request: the request is for the next clear and for no later one.
     clear_number integer NOT NULL,
     run_started_at timestamptz,
-    -- The items to run again, as in the table chunks; NULL runs all that did not complete.
+    -- The items to run again, as in the table chunks; NULL runs all that did not complete. Not kept of a request that
+    -- was replaced or withdrawn.
     works bytea,
     occurrences integer[],
     requested_by text NOT NULL,

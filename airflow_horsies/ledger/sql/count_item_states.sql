@@ -1,41 +1,33 @@
--- The number of items of the last submission of a task instance by state. An item of a chunk without an outcome has the
--- state of its chunk. The items of a completed chunk need not be read: all have completed.
+-- The number of requested items of tasks by state; the status of a task is NULL if horsies no longer keeps it. An item of
+-- a chunk without an outcome has the state of its chunk. The items of a completed chunk need not be read: all have
+-- completed.
 WITH task AS (
-    SELECT known.horsies_task_id, given.status, chunk.horsies_task_id IS NOT NULL AS is_chunk
-    FROM airflow_horsies.known_submissions AS known
-    LEFT JOIN unnest(%(ids)s::uuid[], %(statuses)s::text[]) AS given (id, status) ON given.id = known.horsies_task_id
-    LEFT JOIN airflow_horsies.chunks AS chunk USING (horsies_task_id)
+    SELECT
+        given.id, given.status, chunk.places,
+        coalesce(cardinality(array_remove(chunk.places, -1)), 1) AS wanted
+    FROM unnest(%(ids)s::uuid[], %(statuses)s::text[]) AS given (id, status)
+    LEFT JOIN airflow_horsies.chunks AS chunk ON chunk.horsies_task_id = given.id
+),
+ended AS (
+    SELECT task.id, item.outcome, count(*) AS count
+    FROM task
+    INNER JOIN airflow_horsies.items AS item ON item.horsies_task_id = task.id
     WHERE
-        known.namespace = %(namespace)s
-        AND (%(base_url)s::text = '' OR known.base_url IN (%(base_url)s::text, ''))
-        AND known.dag_id = %(dag_id)s
-        AND known.run_id = %(run_id)s
-        AND known.task_id = %(task_id)s
-        AND known.map_index = %(map_index)s
-        AND known.is_latest
+        task.status IS DISTINCT FROM 'COMPLETED'
+        -- The array is read only if some items are no longer requested.
+        AND (task.wanted = cardinality(task.places) OR task.places[item.number + 1] >= 0)
+    GROUP BY task.id, item.outcome
 ),
 counted AS (
-    SELECT task.status AS state, count(*) AS count
-    FROM task
-    WHERE NOT task.is_chunk
-    GROUP BY task.status
+    SELECT ended.outcome AS state, ended.count
+    FROM ended
     UNION ALL
-    SELECT task.status, sum(cardinality(array_remove(chunk.places, -1)))
+    SELECT task.status, task.wanted - coalesce(of_task.count, 0)
     FROM task
-    INNER JOIN airflow_horsies.chunks AS chunk USING (horsies_task_id)
-    WHERE task.status = 'COMPLETED'
-    GROUP BY task.status
-    UNION ALL
-    SELECT coalesce(ended.outcome, task.status), count(*)
-    FROM task
-    INNER JOIN airflow_horsies.chunks AS chunk USING (horsies_task_id)
-    CROSS JOIN LATERAL unnest(chunk.places) WITH ORDINALITY AS requested (place, ordinal)
-    LEFT JOIN airflow_horsies.items AS ended
-        ON ended.horsies_task_id = task.horsies_task_id AND ended.number = requested.ordinal - 1
-    WHERE requested.place >= 0 AND task.status IS DISTINCT FROM 'COMPLETED'
-    GROUP BY coalesce(ended.outcome, task.status)
+    LEFT JOIN (SELECT ended.id, sum(ended.count) AS count FROM ended GROUP BY ended.id) AS of_task USING (id)
+    WHERE task.status IS NOT NULL
 )
 SELECT counted.state, sum(counted.count)::bigint AS count
 FROM counted
-WHERE counted.state IS NOT NULL
 GROUP BY counted.state
+HAVING sum(counted.count) > 0

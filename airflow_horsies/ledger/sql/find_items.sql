@@ -1,5 +1,16 @@
 -- The items of the newest life of a task instance at these places.
-WITH latest AS (
+-- The newest life is asked for first: there may be many lives of many tasks.
+WITH newest AS (
+    SELECT max(life) AS life
+    FROM airflow_horsies.submissions
+    WHERE
+        namespace = %(namespace)s
+        AND dag_id = %(dag_id)s
+        AND run_id = %(run_id)s
+        AND task_id = %(task_id)s
+        AND map_index = %(map_index)s
+),
+latest AS (
     SELECT known.position AS place, known.life, known.horsies_task_id
     FROM airflow_horsies.known_submissions AS known
     WHERE
@@ -9,6 +20,7 @@ WITH latest AS (
         AND known.run_id = %(run_id)s
         AND known.task_id = %(task_id)s
         AND known.map_index = %(map_index)s
+        AND known.life = (SELECT newest.life FROM newest)
         AND known.is_latest
 )
 SELECT requested.place, substring(chunk.works FROM requested.ordinal::integer * 32 - 31 FOR 32) AS work,
@@ -16,7 +28,10 @@ SELECT requested.place, substring(chunk.works FROM requested.ordinal::integer * 
 FROM latest
 INNER JOIN airflow_horsies.chunks AS chunk USING (horsies_task_id)
 CROSS JOIN LATERAL unnest(chunk.places) WITH ORDINALITY AS requested (place, ordinal)
-WHERE requested.place = ANY(%(places)s::integer[])
+WHERE
+    requested.place = ANY(%(places)s::integer[])
+    -- Of one place, only its chunk is taken apart; of many, this would take longer.
+    AND (cardinality(%(places)s::integer[]) > 1 OR chunk.places && %(places)s::integer[])
 UNION ALL
 SELECT latest.place, sent.work, sent.occurrence
 FROM latest

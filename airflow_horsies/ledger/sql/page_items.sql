@@ -1,5 +1,16 @@
 -- The items of the last submission of a task instance at consecutive places, in chunks or alone.
-WITH sent AS (
+-- The newest life is asked for first: there may be many lives of many tasks.
+WITH newest AS (
+    SELECT max(life) AS life
+    FROM airflow_horsies.submissions
+    WHERE
+        namespace = %(namespace)s
+        AND dag_id = %(dag_id)s
+        AND run_id = %(run_id)s
+        AND task_id = %(task_id)s
+        AND map_index = %(map_index)s
+),
+sent AS (
     SELECT known.position, known.life, known.round, known.horsies_task_id
     FROM airflow_horsies.known_submissions AS known
     WHERE
@@ -9,6 +20,7 @@ WITH sent AS (
         AND known.run_id = %(run_id)s
         AND known.task_id = %(task_id)s
         AND known.map_index = %(map_index)s
+        AND known.life = (SELECT newest.life FROM newest)
         AND known.is_latest
 )
 SELECT

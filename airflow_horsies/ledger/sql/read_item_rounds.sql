@@ -12,6 +12,7 @@ WITH found AS (
         AND known.run_id = %(run_id)s
         AND known.task_id = %(task_id)s
         AND known.map_index = %(map_index)s
+        AND (%(life)s::integer IS NULL OR known.life = %(life)s::integer)
         -- Few chunks have it; an item is then looked for at the places of its size.
         AND position(%(work)s::bytea IN chunk.works) > 0
         AND substring(chunk.works FROM requested.ordinal::integer * 32 - 31 FOR 32) = %(work)s::bytea

@@ -1,4 +1,5 @@
--- The next ids of all our tables, in order, and whether they had no activity for a while.
+-- The next ids of all our tables, in order, and whether they had no activity for a while. A chunk without any has not
+-- been started.
 WITH RECURSIVE page AS (SELECT coalesce(%(after)s::uuid, '00000000-0000-0000-0000-000000000000') AS after),
 
 -- One index lookup per task, however many lines it has.
@@ -105,14 +106,21 @@ known AS (
 
 SELECT
     known.horsies_task_id::text AS horsies_task_id,
-    greatest(
+    coalesce(greatest(
         (SELECT max(submitted_at) FROM airflow_horsies.submissions WHERE horsies_task_id = known.horsies_task_id),
         (
             SELECT max(coalesce(finished_at, started_at))
             FROM airflow_horsies.attempts
             WHERE horsies_task_id = known.horsies_task_id
         ),
-        (SELECT max(finished_at) FROM airflow_horsies.items WHERE horsies_task_id = known.horsies_task_id),
+        -- The last item, not the last that ended: one index lookup per chunk.
+        (
+            SELECT finished_at
+            FROM airflow_horsies.items
+            WHERE horsies_task_id = known.horsies_task_id
+            ORDER BY number DESC
+            LIMIT 1
+        ),
         (SELECT max(requested_at) FROM airflow_horsies.signals WHERE horsies_task_id = known.horsies_task_id),
         (SELECT requested_at FROM airflow_horsies.cancel_requests WHERE horsies_task_id = known.horsies_task_id),
         (SELECT updated_at FROM airflow_horsies.progress WHERE horsies_task_id = known.horsies_task_id),
@@ -123,6 +131,6 @@ SELECT
             ORDER BY attempt DESC, line_number DESC
             LIMIT 1
         )
-    ) < now() - make_interval(secs => %(older_than_seconds)s::double precision) AS is_old
+    ) < now() - make_interval(secs => %(older_than_seconds)s::double precision), TRUE) AS is_old
 FROM known
 ORDER BY known.horsies_task_id

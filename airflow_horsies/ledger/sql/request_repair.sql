@@ -1,7 +1,7 @@
 -- Replaces an earlier request that no submission has taken.
 WITH replaced AS (
     UPDATE airflow_horsies.repairs
-    SET taken_at = now()
+    SET taken_at = now(), works = NULL, occurrences = NULL
     WHERE
         namespace = %(namespace)s
         AND dag_id = %(dag_id)s

@@ -1,6 +1,6 @@
 -- The clear of a request failed.
 UPDATE airflow_horsies.repairs
-SET taken_at = now()
+SET taken_at = now(), works = NULL, occurrences = NULL
 WHERE
     namespace = %(namespace)s
     AND dag_id = %(dag_id)s

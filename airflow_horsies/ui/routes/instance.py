@@ -195,7 +195,7 @@ def read_instance(
         if latest.count:
             rounds = client.read_rounds(key, position, limit=MAX_ROUNDS, in_chunks=latest.has_chunks)
             chosen = _chosen_of(rounds, life, round_)
-            counts = client.count_states(key, latest)
+            counts = client.count_states(latest)
             ids = [item.horsies_task_id for item in rounds]
             refs = [(item.horsies_task_id, item.number) for item in rounds]
             tasks = client.read_items_as_tasks(refs, message_chars=MESSAGE_CHARS)

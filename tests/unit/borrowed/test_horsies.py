@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 pytest.importorskip("horsies")
 
 from horsies.core.worker import child_runner
+from horsies.core.worker.worker import Worker
 
 from airflow_horsies.borrowed import horsies as borrowed
 
@@ -53,3 +58,84 @@ def test_unknown_arguments_are_refused_as_before() -> None:
 
     with pytest.raises(borrowed.StrictJsonError, match="unknown"):
         borrowed.decode_kwargs(task, {"unknown": 1})
+
+
+def paced(monkeypatch: pytest.MonkeyPatch, ended: list[Any]) -> borrowed.PacedWorker:
+    """A worker whose horsies part notes the limits of tasks, and the buffer of each claim."""
+
+    async def claim(worker: Any) -> bool:
+        ended.append(worker.cfg.prefetch_buffer)
+        return False
+
+    async def finalize(
+        worker: Any, fut: Any, task_id: str, queue: str, is_workflow_task: bool, timeout_ms: int | None
+    ) -> Any:
+        await fut
+        if timeout_ms is not None:
+            await worker._handle_task_timeout("a", timeout_ms, claimed_at=None)
+        return timeout_ms
+
+    async def handle(worker: Any, task_id: str, timeout_ms: int, claimed_at: datetime | None = None) -> None:
+        ended.append(timeout_ms)
+
+    monkeypatch.setattr(Worker, "_claim_and_dispatch_all", claim)
+    monkeypatch.setattr(Worker, "_finalize_after", finalize)
+    monkeypatch.setattr(Worker, "_handle_task_timeout", handle)
+    monkeypatch.setattr(Worker, "__init__", lambda worker, cfg: setattr(worker, "cfg", cfg))
+    return borrowed.PacedWorker(SimpleNamespace(prefetch_buffer=4, claim_lease_ms=5_000, max_claim_renew_age_ms=5_000))
+
+
+def test_a_worker_claims_ahead_only_while_tasks_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    worker = paced(monkeypatch, seen)
+    clock = iter([0.0, 100.0, 100.4, 100.4, 101.3, 101.5, 102.0, 102.1, 102.1, 102.4, 102.5, 103.05, 103.06])
+    monkeypatch.setattr(borrowed, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+
+    async def run() -> None:
+        async def end_task() -> None:
+            future = asyncio.get_running_loop().create_future()
+            future.set_result(None)
+            await worker._finalize_after(future, "a")
+            await asyncio.sleep(0)
+
+        await worker._claim_and_dispatch_all()
+        await end_task()
+        await worker._claim_and_dispatch_all()
+        await worker._claim_and_dispatch_all()
+        await end_task()
+        await worker._claim_and_dispatch_all()
+        await end_task()
+        await worker._claim_and_dispatch_all()
+
+    asyncio.run(run())
+    assert seen == [0, 4, 0, 4, 0]
+
+
+def test_the_limit_of_a_task_that_was_claimed_ahead_includes_its_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    worker = paced(monkeypatch, seen)
+
+    async def run() -> list[Any]:
+        future = asyncio.get_running_loop().create_future()
+        future.set_result(None)
+        ahead = await worker._finalize_after(future, "a", timeout_ms=4_000)
+        worker.cfg.prefetch_buffer = 0
+        return [ahead, await worker._finalize_after(future, "a", timeout_ms=4_000)]
+
+    assert asyncio.run(run()) == [14_000, 4_000]
+    assert seen == [4_000, 4_000], "as the message names it"
+
+
+def test_what_a_paced_worker_overrides_is_where_it_was() -> None:
+    for name in ("_claim_and_dispatch_all", "_finalize_after", "_handle_task_timeout"):
+        assert inspect.iscoroutinefunction(getattr(Worker, name))
+    assert list(inspect.signature(Worker._finalize_after).parameters)[1:6] == [
+        "fut",
+        "task_id",
+        "queue_name",
+        "is_workflow_task",
+        "timeout_ms",
+    ]
+    assert list(inspect.signature(Worker._handle_task_timeout).parameters)[:3] == ["self", "task_id", "timeout_ms"]
+    assert borrowed.cli.Worker is Worker
+    assert not borrowed.is_paced()

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import tracemalloc
+from array import array
 from typing import Any
 
 import pytest
 
 from airflow_horsies.core.batch import (
+    BatchPlaces,
     BatchReference,
     BatchSpec,
     ChunkCount,
@@ -29,7 +32,22 @@ def test_items_are_found_wherever_they_run() -> None:
     assert found.page(0, 4) == [("b", -1), ("a", 2), ("c", 0), ("a", 0)]
     assert found.task_ids == ["b", "a", "c"]
     assert found.chunk_ids() == ["a", "c"]
-    assert found.by_item()["a", 0] == 3
+    places = found.by_item()
+    assert dict(places) == {("b", -1): 0, ("a", 2): 1, ("c", 0): 2, ("a", 0): 3}
+    assert [places.get(item) for item in (("a", 1), ("a", 3), ("a", -2), ("b", 0), ("d", 0))] == [None] * 5
+
+
+def test_the_places_of_a_large_batch_are_small() -> None:
+    """A trigger that shows log lines keeps them as long as it waits; two integers an item are 0.8 MB."""
+    ids = [f"{number:036}" for number in range(2_000)]
+    tasks, numbers = array("i", [n // 50 for n in range(100_000)]), array("i", [n % 50 for n in range(100_000)])
+    places = BatchPlaces(1, ids, tasks, numbers)
+    tracemalloc.start()
+    kept = places.by_item()
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(kept) == 100_000
+    assert size < 4e6, f"{size / 1e6:.1f} MB"
 
 
 @pytest.mark.parametrize(

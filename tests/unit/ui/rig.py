@@ -104,7 +104,7 @@ class FakePages(FakeClient, PageClient):
         found = [each for each in reversed(self.submissions) if each.position == position]
         return [each for each in found if life in (None, each.life) and round_ in (None, each.round)][:limit]
 
-    def count_states(self, key: TaskInstanceKey, ids: LatestIds) -> dict[TaskState, int]:
+    def count_states(self, ids: LatestIds) -> dict[TaskState, int]:
         return Counter(self.read_states(ids.array.split(",")).values())
 
     def order_tasks(self, ids: LatestIds, *, limit: int, offset: int, **asked: Any) -> tuple[int, list[str]]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ pytest.importorskip("horsies")
 
 from horsies import AppConfig, Horsies, RecoveryConfig
 
+from airflow_horsies.borrowed import horsies as borrowed
 from airflow_horsies.worker.app import horsies_app
 from airflow_horsies.worker.defaults import MAX_PROCESSES, PREFETCHING, processes_of
 from airflow_horsies.worker.tasks import python_task, spark_task
@@ -20,6 +22,12 @@ URL = "postgresql+psycopg://worker:s3cret-word@db/horsies"
 def _no_settings_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("HORSIES_")]:
         monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def _own_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when ``python -m airflow_horsies.worker`` loads the app."""
+    monkeypatch.setattr(borrowed.cli, "Worker", borrowed.PacedWorker)
 
 
 def checked(*, with_spark: bool = False, **given: Any) -> Horsies:
@@ -41,10 +49,19 @@ def claims(app: Horsies) -> tuple[int, int | None, int]:
     return config.prefetch_buffer, config.claim_lease_ms, config.max_claim_renew_age_ms
 
 
+@pytest.mark.usefixtures("_own_command")
 def test_an_app_without_spark_prefetches() -> None:
     assert claims(checked()) == claims(checked(queues=["fast:1"])) == tuple(PREFETCHING.values())
+    config = checked(dead_after=timedelta(minutes=5)).config
+    assert AppConfig.model_validate(config.model_dump()) == config, "horsies accepts the lease"
 
 
+def test_an_app_does_not_prefetch_with_the_command_of_horsies() -> None:
+    """Its workers would claim ahead behind long tasks, too."""
+    assert claims(checked()) == (0, 20_000, 60_000)
+
+
+@pytest.mark.usefixtures("_own_command")
 def test_an_app_with_spark_does_not_prefetch() -> None:
     assert claims(checked(with_spark=True)) == (0, 20_000, 60_000)
 
@@ -61,10 +78,12 @@ def test_an_app_with_spark_does_not_prefetch() -> None:
     ],
     ids=lambda given: next(iter(given)),
 )
+@pytest.mark.usefixtures("_own_command")
 def test_prefetching_is_off_where_the_settings_say_otherwise_or_limit_running_tasks(given: dict[str, Any]) -> None:
     assert checked(**given).config.prefetch_buffer == 0
 
 
+@pytest.mark.usefixtures("_own_command")
 def test_a_given_buffer_is_kept() -> None:
     assert claims(checked(prefetch_buffer=9, claim_lease_ms=30_000))[:2] == (9, 30_000)
 
