@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import lru_cache
 from itertools import chain
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from airflow_horsies.core.spec import TaskSpec
 from airflow_horsies.exceptions import InvalidTask
@@ -43,7 +43,7 @@ def encode_tasks(specs: Sequence[TaskSpec], *, max_payload_bytes: int, sent_at: 
     new_ids = mint_task_ids(len(specs))
     for start in range(0, len(specs), ENCODED_AT_ONCE):
         part, ids = specs[start : start + ENCODED_AT_ONCE], new_ids[start : start + ENCODED_AT_ONCE]
-        texts = _encode_plain([spec.kwargs for spec in part], max_payload_bytes)
+        texts = _encode_each([spec.kwargs for spec in part], max_payload_bytes)
         if texts is not None:
             tasks += _with_arguments(part, ids, *texts, sent_at)
             continue
@@ -56,31 +56,53 @@ def encode_tasks(specs: Sequence[TaskSpec], *, max_payload_bytes: int, sent_at: 
     return tasks
 
 
-def encode_plain_list(items: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
-    """The JSON of a list of arguments: as sent, and with sorted keys. None if some may need a conversion, or may be
-    refused."""
-    if not _are_plain(items):
-        return None
+def look_at(items: Sequence[Mapping[str, Any]]) -> tuple[bool, bool]:
+    """Whether arguments are JSON as they are, and whether their keys are sorted. Most are, and all are looked at
+    together."""
+    if not {*map(type, items)} <= {dict}:
+        return False, False
+    values: list[Any] = list(chain.from_iterable(map(dict.values, items)))  # type: ignore[arg-type]
+    kinds = {*map(type, values)}
+    if not kinds <= PLAIN_TYPES:
+        return False, False
+    if int in kinds:
+        integers = [value for value in values if type(value) is int]
+        if max(integers) >= MAX_PLAIN_INTEGER or min(integers) <= -MAX_PLAIN_INTEGER:
+            return False, False
+    keys = {*map(tuple, items)}
+    are_plain = all(map(_are_plain_keys, keys))
+    return are_plain, are_plain and all(list(names) == sorted(names) for names in keys)
+
+
+def encode_plain(items: Sequence[Mapping[str, Any]], *, are_sorted: bool) -> EncodedList | None:
+    """The list of arguments that are JSON as they are; None if some is refused."""
     try:
         text = COMPACT.encode(items)
-        text.encode()
+        size = len(text.encode())
     except ValueError:
         return None
-    are_sorted = all(map(_is_sorted, {tuple(item) for item in items}))
-    return text, text if are_sorted else SORTED.encode(items)
+    return EncodedList(text, text if are_sorted else SORTED.encode(items), size)
 
 
-def _encode_plain(items: list[Mapping[str, Any]], max_payload_bytes: int) -> tuple[list[str], list[str]] | None:
-    """As encode_plain_list, for each of them; None, too, if some may be too large."""
-    encoded = encode_plain_list(items)
+class EncodedList(NamedTuple):
+    """The JSON of a list of arguments: as sent, and with sorted keys, and its length in bytes."""
+
+    text: str
+    sorted_text: str
+    size: int
+
+
+def _encode_each(items: list[Mapping[str, Any]], max_payload_bytes: int) -> tuple[list[str], list[str]] | None:
+    """The JSON of each, as sent and with sorted keys; None if some may need a conversion, or may be refused."""
+    are_plain, are_sorted = look_at(items)
+    encoded = encode_plain(items, are_sorted=are_sorted) if are_plain else None
     if encoded is None:
         return None
-    text, sorted_text = encoded
-    texts = _split(text)
+    texts = _split(encoded.text)
     # Some text may contain what separates two objects.
     if len(texts) != len(items) or max(map(len, texts)) * MAX_UTF8_BYTES > max_payload_bytes:
         return None
-    return texts, texts if sorted_text is text else _split(sorted_text)
+    return texts, texts if are_sorted else _split(encoded.sorted_text)
 
 
 def _split(objects: str) -> list[str]:
@@ -112,28 +134,9 @@ def _with_arguments(
     return tasks
 
 
-def _are_plain(items: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether arguments are JSON already. Most are, and all are looked at together."""
-    if not {*map(type, items)} <= {dict}:
-        return False
-    values: list[Any] = list(chain.from_iterable(map(dict.values, items)))  # type: ignore[arg-type]
-    kinds = {*map(type, values)}
-    if not kinds <= PLAIN_TYPES:
-        return False
-    if int in kinds:
-        integers = [value for value in values if type(value) is int]
-        if max(integers) >= MAX_PLAIN_INTEGER or min(integers) <= -MAX_PLAIN_INTEGER:
-            return False
-    return all(map(_are_plain_keys, {*map(tuple, items)}))
-
-
 @lru_cache(maxsize=64)
 def _are_plain_keys(keys: tuple[object, ...]) -> bool:
     """Cached, because the tasks of a batch mostly have the same keys."""
     return all(
         type(key) is str and not key.startswith(RESERVED_KEY_PREFIXES) and key not in RESERVED_KEYS for key in keys
     )
-
-
-def _is_sorted(keys: tuple[str, ...]) -> bool:
-    return list(keys) == sorted(keys)

@@ -11,7 +11,7 @@ from typing import Any
 from airflow_horsies.core.chunk import CHUNK_SUFFIX, ISOLATE, ITEMS, RETRY_POLICY, TIMEOUT_MS, chunk_timeout
 from airflow_horsies.core.spec import TaskSpec
 from airflow_horsies.exceptions import InvalidTask
-from airflow_horsies.wire.bulk import encode_plain_list
+from airflow_horsies.wire.bulk import encode_plain, look_at
 from airflow_horsies.wire.encoding import (
     COMPACT,
     SORTED,
@@ -66,14 +66,16 @@ class EncodedItems:
     def encode_plain_chunks(self, items: Sequence[Mapping[str, Any]]) -> list[EncodedTask] | None:
         """The chunks of other items, whose works nobody needs, several times as fast; None if some item needs more than
         a look, or a chunk is too large."""
+        are_plain, are_sorted = look_at(items)
+        if not are_plain:
+            return None
         tasks = []
         for start in range(0, len(items), self.chunk_size):
             part = list(items[start : start + self.chunk_size])
-            encoded = encode_plain_list(part)
-            if encoded is None or len(encoded[0].encode()) - len("[]") > self.max_bytes:
+            encoded = encode_plain(part, are_sorted=are_sorted)
+            if encoded is None or encoded.size - len("[]") > self.max_bytes:
                 return None
-            text, sorted_text = encoded
-            tasks.append(self._encode(len(part), text[1:-1], sorted_text[1:-1], None))
+            tasks.append(self._encode(len(part), encoded.text[1:-1], encoded.sorted_text[1:-1], None))
         return tasks
 
     def _encode(self, size: int, texts: str, sorted_texts: str, task_id: str | None) -> EncodedTask:

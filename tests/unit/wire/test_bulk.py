@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from airflow_horsies.exceptions import InvalidTask
 from airflow_horsies.models import RetryPolicy, TaskSpec
 from airflow_horsies.wire import bulk
-from airflow_horsies.wire.bulk import encode_plain_list, encode_tasks
+from airflow_horsies.wire.bulk import encode_plain, encode_tasks, look_at
 from airflow_horsies.wire.copying import task_lines
 from airflow_horsies.wire.encoding import EncodedTask, encode_task
 
@@ -105,5 +105,8 @@ def test_nothing_is_encoded_as_nothing() -> None:
 
 
 def test_list_is_encoded_with_both_orders_of_its_keys() -> None:
-    assert encode_plain_list([{"b": 1, "a": 2}, {"a": 3}]) == ('[{"b":1,"a":2},{"a":3}]', '[{"a":2,"b":1},{"a":3}]')
-    assert encode_plain_list([{"a": [1]}]) is None
+    items = [{"b": 1, "a": 2}, {"a": 3}]
+    assert look_at(items) == (True, False)
+    assert encode_plain(items, are_sorted=False) == ('[{"b":1,"a":2},{"a":3}]', '[{"a":2,"b":1},{"a":3}]', 23)
+    assert look_at([{"a": 1}, {"a": "é", "b": None}]) == (True, True)
+    assert look_at([{"a": [1]}]) == (False, False)
