@@ -30,7 +30,7 @@ from airflow_horsies.ledger import cancelling, submissions, submitting
 from airflow_horsies.ledger import schema as ledger_schema
 from airflow_horsies.ledger.identity import Submitter, UnknownRunKey
 from airflow_horsies.ledger.schema import Migration
-from airflow_horsies.wire import cluster, sending
+from airflow_horsies.wire import bulk, cluster, sending
 from airflow_horsies.wire.encoding import EncodedTask, encode_task, keep_for
 from airflow_horsies.wire.known import WireScript, writing
 from airflow_horsies.wire.statements import Wire
@@ -143,7 +143,11 @@ def submit_tasks(
 
 def encode_tasks(scope: Scope, specs: Sequence[TaskSpec], *, numbered: bool = False) -> Call[list[EncodedTask]]:
     """Validate and encode, so that an invalid task is found before a connection is opened."""
-    encoded = _encode_all(scope.settings, specs, numbered=numbered)
+    sent_at, max_payload_bytes = datetime.now(UTC), scope.settings.max_payload_bytes
+    if numbered:
+        encoded = bulk.encode_tasks(specs, max_payload_bytes=max_payload_bytes, sent_at=sent_at)
+    else:
+        encoded = [encode_task(spec, max_payload_bytes=max_payload_bytes, sent_at=sent_at) for spec in specs]
     classes: dict[str, str] = {}
     for queue in {spec.queue for spec in specs if not spec.retention}:
         key = yield from find_class(scope, queue)
@@ -160,19 +164,6 @@ def find_class(scope: Scope, queue: str) -> Call[str | None]:
     if scope.retention_classes is None:
         scope.retention_classes = yield Transaction(cluster.read_retention_classes)
     return sending.class_of_queue(scope.retention_classes or (), queue)
-
-
-def _encode_all(settings: ClientSettings, specs: Sequence[TaskSpec], *, numbered: bool) -> list[EncodedTask]:
-    sent_at, max_payload_bytes = datetime.now(UTC), settings.max_payload_bytes
-    encoded: list[EncodedTask] = []
-    try:
-        for spec in specs:
-            encoded.append(encode_task(spec, max_payload_bytes=max_payload_bytes, sent_at=sent_at))
-    except InvalidTask as error:
-        if not numbered:
-            raise
-        raise InvalidTask(f"task {len(encoded)}: {error.field}", error.problem) from None
-    return encoded
 
 
 # -- what was submitted

@@ -11,6 +11,7 @@ from typing import Any
 from airflow_horsies.core.chunk import CHUNK_SUFFIX, ISOLATE, ITEMS, RETRY_POLICY, TIMEOUT_MS, chunk_timeout
 from airflow_horsies.core.spec import TaskSpec
 from airflow_horsies.exceptions import InvalidTask
+from airflow_horsies.wire.bulk import encode_plain, look_at
 from airflow_horsies.wire.encoding import (
     COMPACT,
     SORTED,
@@ -18,7 +19,6 @@ from airflow_horsies.wire.encoding import (
     encode_arguments,
     encode_item,
     encode_policy,
-    is_plain_item,
     work_of,
 )
 
@@ -66,18 +66,16 @@ class EncodedItems:
     def encode_plain_chunks(self, items: Sequence[Mapping[str, Any]]) -> list[EncodedTask] | None:
         """The chunks of other items, whose works nobody needs, several times as fast; None if some item needs more than
         a look, or a chunk is too large."""
-        if not all(map(is_plain_item, items)):
+        are_plain, are_sorted = look_at(items)
+        if not are_plain:
             return None
         tasks = []
         for start in range(0, len(items), self.chunk_size):
             part = list(items[start : start + self.chunk_size])
-            try:
-                texts = COMPACT.encode(part)[1:-1]
-                if len(texts.encode()) > self.max_bytes:
-                    return None
-            except ValueError:
+            encoded = encode_plain(part, are_sorted=are_sorted)
+            if encoded is None or encoded.size - len("[]") > self.max_bytes:
                 return None
-            tasks.append(self._encode(len(part), texts, texts, None))
+            tasks.append(self._encode(len(part), encoded.text[1:-1], encoded.sorted_text[1:-1], None))
         return tasks
 
     def _encode(self, size: int, texts: str, sorted_texts: str, task_id: str | None) -> EncodedTask:

@@ -20,46 +20,38 @@ def task_lines(tasks: Sequence[EncodedTask], now: datetime, *, with_commands: bo
     for task in tasks:
         if task.command is not command:
             command = task.command
-            write = _writing(command, now)
-            write_command = _writing_command(command) if with_commands else _writing_nothing
-        yield f"{write(task)}{write_command(task)}\n"
+            write = _writing(command, now, with_commands=with_commands)
+        yield write(task)
 
 
-def _writing(command: Command, now: datetime) -> Callable[[EncodedTask], str]:
-    """Writes the columns of both generations; those that the tasks share are written once."""
+def _writing(command: Command, now: datetime, *, with_commands: bool) -> Callable[[EncodedTask], str]:
+    """Writes the rows of a command; the columns that they share are written once."""
     at = now.isoformat()
     enqueued_at = at if not command.delay_seconds else (now + timedelta(seconds=command.delay_seconds)).isoformat()
     good_until = NULL if command.good_until is None else command.good_until.isoformat()
     name = f"{_text(command.task_name)}\t{_text(command.queue_name)}\t{command.priority}"
     times = f"PENDING\t{min(command.sent_at, now).isoformat()}\t{enqueued_at}\t{good_until}"
     options = f"f\t0\t{command.max_retries}\t{_text(command.task_options)}"
-
-    def write(task: EncodedTask) -> str:
-        # JSON contains neither tabs nor line breaks.
-        kwargs = NULL if task.kwargs is None else task.kwargs.replace("\\", r"\\")
-        return f"{task.id}\t{name}\t{kwargs}\t{times}\t{options}\t{task.enqueue_sha}\tf\t{at}\t{at}"
-
-    return write
-
-
-def _writing_command(command: Command) -> Callable[[EncodedTask], str]:
     retention = f"{_text(command.retention_class_key)}\t{'t' if command.retain_rerun_input else 'f'}"
 
     def write(task: EncodedTask) -> str:
-        digest = _bytes(task.input_digest)
-        rerun_input = task.rerun_input if command.retain_rerun_input else None
-        kept = KEPT_NOTHING
-        if rerun_input is not None:
-            kept = f"1\tjson-utf8\tapplication/json\t{digest}\t{_bytes(rerun_input)}"
+        sha, fingerprint, digest = task.digests
+        # JSON contains neither tabs nor line breaks.
+        kwargs = NULL if task.kwargs is None else task.kwargs.replace("\\", r"\\")
+        both = f"{task.id}\t{name}\t{kwargs}\t{times}\t{options}\t{sha}\tf\t{at}\t{at}"
+        if not with_commands:
+            return f"{both}\n"
         key = NULL if task.idempotency_digest is None else _bytes(task.idempotency_digest)
-        fingerprint = _bytes(task.command_fingerprint)
-        return f"\t1\t{fingerprint}\t{digest}\t{retention}\t{key}\t{task.rerun_disposition}\t{kept}"
+        commanded = f"1\t{_bytes(fingerprint)}\t{_bytes(digest)}\t{retention}\t{key}\t{task.rerun_disposition}"
+        return f"{both}\t{commanded}\t{_kept(task.rerun_input, digest)}\n"
 
     return write
 
 
-def _writing_nothing(task: EncodedTask) -> str:
-    return ""
+def _kept(rerun_input: bytes | None, digest: bytes) -> str:
+    if rerun_input is None:
+        return KEPT_NOTHING
+    return f"1\tjson-utf8\tapplication/json\t{_bytes(digest)}\t{_bytes(rerun_input)}"
 
 
 def _text(value: str) -> str:
