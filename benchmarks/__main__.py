@@ -32,14 +32,14 @@ BEGIN, END = "<!-- figures of make bench -->", "<!-- end of figures -->"
 # How many minutes each takes, about, on two cores that do nothing else.
 MINUTES = {
     "submitting": 2,
-    "waking": 5,
-    "growth": 6,
+    "waking": 4,
+    "growth": 5,
     "spark_jobs": 4,
-    "spark_source": 5,
-    "worker_cost": 7,
-    "end_to_end": 12,
+    "spark_source": 4,
+    "worker_cost": 9,
+    "end_to_end": 10,
     "readers": 9,
-    "sizing": 10,
+    "sizing": 7,
 }
 PACKAGES = ("airflow-horsies", "horsies", "apache-airflow", "pyspark", "psycopg")
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.__main__ import BEGIN, END, PAGE, README, RESULTS, short_table, table
+import benchmarks.__main__
+from benchmarks.__main__ import BEGIN, END, MINUTES, PAGE, README, RESULTS, run_all, short_table, table
 from benchmarks.counting import Cost, count_kinds, per_task
 from benchmarks.figures import AIMS, Aim, ratio, take_turns
 from benchmarks.worker_cost import costs
@@ -83,3 +85,28 @@ def test_statements_are_counted_by_kind_for_one_database(tmp_path: Path) -> None
     )
     assert count_kinds(log, "ours") == {"begin_commit": 1, "start": 1, "check": 1, "other": 1}
     assert count_kinds(log, "plain") == {"begin_commit": 1}
+
+
+def test_run_that_is_interrupted_says_how_to_go_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun = []
+
+    def run(name: str) -> None:
+        begun.append(name)
+        if name == "waking":
+            raise subprocess.CalledProcessError(3, name)
+        if name == "readers":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(benchmarks.__main__, "run", run)
+    failed = run_all(["submitting", "waking", "readers", "sizing"])
+    assert begun == ["submitting", "waking", "readers"]
+    assert failed == ["waking (exit code 3)", "readers", "sizing"]
+    told = capsys.readouterr()
+    assert "make bench ARGS='readers sizing'" in told.err
+    assert f"== readers (3 of 4): about {MINUTES['readers']} minutes" in told.out
+
+
+def test_every_benchmark_has_a_module() -> None:
+    assert all(Path(RESULTS.parent, f"{name}.py").exists() for name in MINUTES)
