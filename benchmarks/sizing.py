@@ -159,10 +159,11 @@ def measure_way(postgres: EmbeddedPostgres, name: str, run: Run, items: int) -> 
     """What one item costs, without what the worker costs while it waits."""
     with working(postgres, name, run) as (way, meter):
         way.run(items // 2)
+        tables, notified = way.tables(), way.notifying()
         time.sleep(SETTLE_SECONDS)
         first = meter.count()
         time.sleep(SETTLE_SECONDS)
-        tables, notified, second = way.tables(), way.notifying(), meter.count()
+        second = meter.count()
         begun = time.monotonic()
         seconds = way.run(items)
         time.sleep(SETTLE_SECONDS)
