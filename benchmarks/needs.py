@@ -159,7 +159,8 @@ def connections_table(sizing: Mapping[str, Any]) -> str:
 CONNECTIONS = {
     "worker": "a worker",
     "worker_process": "… and each of its processes",
-    "triggerer": "a triggerer, whatever the number of triggers",
+    "triggerer": "a triggerer, whatever the number of waiting triggers",
+    "triggerer_reads": "… and for other reads of its triggers",
     "waiting_task": "a task of Airflow that waits in its worker",
     "api_server_process": "a process of the api-server",
 }

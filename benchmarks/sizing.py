@@ -26,6 +26,7 @@ import psycopg
 from psycopg import sql
 
 from airflow_horsies.client.ledger import migrate_ledger
+from airflow_horsies.client.pool import MAX_CONNECTIONS
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.embedded.worker import HorsiesWorker
 from airflow_horsies.hook import HorsiesHook
@@ -215,6 +216,7 @@ def measure_connections(postgres: EmbeddedPostgres) -> dict[str, int]:
         "worker": most[1] - per_process,
         "worker_process": per_process,
         "triggerer": triggerer,
+        "triggerer_reads": MAX_CONNECTIONS,
         "waiting_task": waiting,
         "api_server_process": THREADS,
     }
