@@ -1,6 +1,8 @@
-"""All benchmarks, one after another: benchmarks/results.json, the page about them, and the short table of the README.
+"""All benchmarks, one after another: results.json and sizing.json beside this file, and the pages that show them.
 
 .venv/bin/python -m benchmarks [NAME ...] [--table]
+
+What each has found is written when it ends. A run that was interrupted goes on with the names that are left.
 """
 
 from __future__ import annotations
@@ -14,10 +16,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from benchmarks import needs, upstream
 from benchmarks.figures import AIMS, SHORT, spell
 
 HERE = Path(__file__).parent
@@ -25,23 +29,38 @@ RESULTS = HERE / "results.json"
 README = HERE.parent / "README.md"
 PAGE = HERE.parent / "docs" / "concepts" / "benchmarks.md"
 BEGIN, END = "<!-- figures of make bench -->", "<!-- end of figures -->"
-NAMES = ("submitting", "waking", "growth", "spark_jobs", "spark_source", "worker_cost", "end_to_end", "readers")
+# How many minutes each takes, about, on two cores that do nothing else.
+MINUTES = {
+    "submitting": 2,
+    "waking": 4,
+    "growth": 5,
+    "spark_jobs": 4,
+    "spark_source": 4,
+    "worker_cost": 9,
+    "end_to_end": 10,
+    "readers": 9,
+    "sizing": 7,
+}
 PACKAGES = ("airflow-horsies", "horsies", "apache-airflow", "pyspark", "psycopg")
 
 
-def run(name: str) -> dict[str, list[float]]:
-    """The figures of one benchmark: value, least and most."""
-    print(f"\n== {name}", flush=True)
+def run(name: str) -> None:
+    """Run one benchmark and keep what it found: figures with their least and most, or the whole of sizing.json."""
+    begun = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "figures.json"
-        environ = {**os.environ, "AIRFLOW_HOME": str(Path(folder) / "airflow")}
+        out = Path(folder) / "found.json"
         subprocess.run(
             [sys.executable, "-W", "ignore", "-m", f"benchmarks.{name}", "--out", out],
             cwd=HERE.parent,
-            env=environ,
+            env={**os.environ, "AIRFLOW_HOME": str(Path(folder) / "airflow")},
             check=True,
         )
-        return {figure: spread for figure, *spread in json.loads(out.read_text())}
+        found = json.loads(out.read_text())
+    if name == "sizing":
+        found["_meta"] |= facts()
+        needs.SIZING.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n")
+    else:
+        save({figure: spread for figure, *spread in found}, time.monotonic() - begun)
 
 
 def machine() -> str:
@@ -51,6 +70,12 @@ def machine() -> str:
     memory = int(Path("/proc/meminfo").read_text().split()[1]) / 2**20
     cores = len(os.sched_getaffinity(0))
     return f"{cores} cores of {models[0] if models else platform.machine()}, {memory:.0f} GB, {platform.system()}"
+
+
+def facts() -> dict[str, Any]:
+    """Where and with what the figures are measured."""
+    versions = {name: importlib.metadata.version(name) for name in PACKAGES} | {"python": platform.python_version()}
+    return {"machine": machine(), "versions": versions, "date": datetime.now(UTC).date().isoformat()}
 
 
 def save(figures: dict[str, list[float]], seconds: float) -> None:
@@ -65,10 +90,7 @@ def save(figures: dict[str, list[float]], seconds: float) -> None:
     }
     ordered: dict[str, Any] = {name: values[name] for name in AIMS if name in values}
     ordered["_meta"] = {
-        "machine": machine(),
-        "versions": {name: importlib.metadata.version(name) for name in PACKAGES}
-        | {"python": platform.python_version()},
-        "date": datetime.now(UTC).date().isoformat(),
+        **facts(),
         "seconds": round(seconds),
         "spread": {name: spread[name] for name in AIMS if name in spread},
     }
@@ -117,24 +139,36 @@ def write_tables() -> str:
         before, rest = path.read_text().split(BEGIN)
         after = rest.split(END)[1]
         path.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
+    sizing = needs.read_sizing()
+    for path, blocks in ((needs.PAGE, needs.BLOCKS), (upstream.PAGE, upstream.BLOCKS)):
+        path.write_text(needs.with_tables(path.read_text(), blocks, sizing))
     return made
+
+
+def run_all(names: Sequence[str]) -> list[str]:
+    """Those that could not be measured, with the reason."""
+    failed = []
+    for number, name in enumerate(names):
+        left = sum(MINUTES[each] for each in names[number:])
+        print(f"\n== {name} ({number + 1} of {len(names)}): about {MINUTES[name]} minutes; {left} are left", flush=True)
+        try:
+            run(name)
+        except subprocess.CalledProcessError as error:
+            failed.append(f"{name} (exit code {error.returncode})")
+        except KeyboardInterrupt:
+            print(f"\nInterrupted. To go on: make bench ARGS='{' '.join(names[number:])}'", file=sys.stderr)
+            return [*failed, *names[number:]]
+    return failed
 
 
 def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("names", nargs="*", choices=[*NAMES, []], default=[], metavar="NAME", help=", ".join(NAMES))
+    arguments.add_argument(
+        "names", nargs="*", choices=[*MINUTES, []], default=[], metavar="NAME", help=", ".join(MINUTES)
+    )
     arguments.add_argument("--table", action="store_true", help="only write the tables again")
     given = arguments.parse_args()
-    failed = []
-    if not given.table:
-        begun = time.monotonic()
-        for name in given.names or NAMES:
-            try:
-                figures = run(name)
-            except subprocess.CalledProcessError as error:
-                failed.append(f"{name} (exit code {error.returncode})")
-            else:
-                save(figures, time.monotonic() - begun)
+    failed = [] if given.table else run_all(given.names or list(MINUTES))
     print(f"\n{write_tables()}")
     if failed:
         print(f"\nnot measured: {', '.join(failed)}", file=sys.stderr)

@@ -1,9 +1,9 @@
-"""A thousand short tasks, from their sending to the last result: in one batch, in chunks, as mapped tasks, with Celery;
-and fifty in one DAG run, with and without Airflow's workers.
+"""A thousand short tasks, from their sending to the last result: in one batch, in chunks, as mapped tasks, with Celery,
+with procrastinate and with pgqueuer; and fifty in one DAG run, with and without Airflow's workers.
 
 .venv/bin/python -m benchmarks.end_to_end [--tasks 1000] [--rounds 3] [--mapped-rounds 1]
 
-All on the same cores: a horsies worker and a Celery worker of two processes each, and Airflow's LocalExecutor.
+All on the same cores: workers of two processes each, and Airflow's LocalExecutor.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from airflow_horsies.embedded.airflow_api import AirflowApi
+from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.embedded.process import LOOPBACK
 from airflow_horsies.embedded.stack import EmbeddedStack
 from airflow_horsies.embedded.worker import SPARK_WORKER, HorsiesWorker
@@ -32,7 +34,7 @@ from airflow_horsies.operators import HorsiesBatchOperator
 from benchmarks.databases import open_hook
 from benchmarks.executing import task_context, with_hook
 from benchmarks.figures import Figure, main, ratio, take_turns, timed, told
-from benchmarks.peers import CELERY, Peer, peer_python
+from benchmarks.peers import CELERY, PGQUEUER, PROCRASTINATE, Peer, peer_python
 
 HERE = Path(__file__).parent
 ENDED = ("success", "failed")
@@ -81,36 +83,60 @@ def redis() -> Iterator[str | None]:
         process.wait()
 
 
-def measure_with_celery(hook: HorsiesHook, numbers: Iterator[int], given: argparse.Namespace) -> list[Figure]:
-    with contextlib.ExitStack() as open_things:
-        url = open_things.enter_context(redis())
+@contextlib.contextmanager
+def peers(postgres: EmbeddedPostgres, processes: int) -> Iterator[dict[str, Callable[[int], float]]]:
+    """What each peer needs for so many items, its workers at work."""
+    found: dict[str, Callable[[int], float]] = {}
+    with contextlib.ExitStack() as opened:
+        at = {"PEER_PROCESSES": str(processes)}
+        url = opened.enter_context(redis())
         if url is None:
-            print("  no Redis is installed (Debian: redis-tools): the figure with Celery is left out")
-            return []
-        at = {"PEER_REDIS": url, "PEER_PROCESSES": str(given.processes)}
-        celery = open_things.enter_context(Peer("celery_peer.py", peer_python(CELERY, "redis", "packaging"), at))
+            print("  no Redis is installed (Debian: redis-tools): the figures with Celery are left out")
+        else:
+            python = peer_python(CELERY, "redis", "packaging")
+            celery = opened.enter_context(Peer("celery_peer.py", python, at | {"PEER_REDIS": url}))
+            found |= {"celery": celery.seconds, "celery_chunks": lambda count: celery.seconds(count, CHUNK)}
+        for name, packages in (
+            ("procrastinate", (PROCRASTINATE, "psycopg[binary]")),
+            ("pgqueuer", (PGQUEUER, "asyncpg")),
+        ):
+            postgres.create_database(f"peer_{name}")
+            database = {"PEER_DATABASE": postgres.dsn(f"peer_{name}")}
+            peer = opened.enter_context(Peer(f"{name}_worker_peer.py", peer_python(*packages), at | database))
+            found[name] = peer.seconds
+        yield found
+
+
+def measure_beside_peers(
+    postgres: EmbeddedPostgres, hook: HorsiesHook, numbers: Iterator[int], given: argparse.Namespace
+) -> list[Figure]:
+    count = given.tasks
+    with peers(postgres, given.processes) as others:
         runs: dict[str, Callable[[], float]] = {
-            "batch": lambda: batch_seconds(hook, next(numbers), given.tasks),
-            "chunked": lambda: batch_seconds(hook, next(numbers), given.tasks, chunk_size=CHUNK),
-            "celery": lambda: celery.seconds(given.tasks),
-            "celery chunks": lambda: celery.seconds(given.tasks, CHUNK),
+            "batch": lambda: batch_seconds(hook, next(numbers), count),
+            "chunked": lambda: batch_seconds(hook, next(numbers), count, chunk_size=CHUNK),
+            **{name: partial(seconds, count) for name, seconds in others.items()},
         }
         for run in runs.values():
             run()
         said = take_turns(runs, given.rounds)
-    told(f"HorsiesBatchOperator.execute, {given.tasks:,} tasks", said["batch"])
-    told(f"… in chunks of {CHUNK}", said["chunked"])
-    told("a Celery group, Redis", said["celery"])
-    told(f"Celery's chunks of {CHUNK}", said["celery chunks"])
+    for name, seconds in said.items():
+        told(f"{count:,} short tasks, {name}", seconds)
+    # Of Celery, a group is compared with a batch, and both of its ways with chunks.
+    compared = {"batch": {"celery": "celery"}, "chunked": {"celery": "celery_group", "celery_chunks": "celery_chunks"}}
+    each = {name: name for name in ("procrastinate", "pgqueuer")}
     return [
-        ratio(f"batch_{given.tasks}_vs_celery", said["celery"], said["batch"]),
-        ratio(f"batch_{given.tasks}_chunked_vs_celery_group", said["celery"], said["chunked"]),
-        ratio(f"batch_{given.tasks}_chunked_vs_celery_chunks", said["celery chunks"], said["chunked"]),
+        ratio(f"batch_{count}{suffix}_vs_{shown}", said[name], said[ours])
+        for ours, suffix in (("batch", ""), ("chunked", "_chunked"))
+        for name, shown in (compared[ours] | each).items()
+        if name in said
     ]
 
 
 def measure_with_airflow(api: AirflowApi, numbers: Iterator[int], given: argparse.Namespace) -> list[Figure]:
     said: dict[str, list[float]] = {"batch": [], "chunked": [], "mapped": []}
+    if not given.mapped_rounds:
+        return []
     run_seconds(api, "bench_batch", next(numbers), 10)
     for _ in range(given.mapped_rounds):
         for kind, seconds in said.items():
@@ -162,7 +188,7 @@ def measure(given: argparse.Namespace) -> list[Figure]:
         numbers = itertools.count()
         hook = open_things.enter_context(open_hook(info))
         return [
-            *measure_with_celery(hook, numbers, given),
+            *measure_beside_peers(stack.postgres, hook, numbers, given),
             *measure_worker_free(api, numbers, given),
             *measure_with_airflow(api, numbers, given),
         ]

@@ -72,6 +72,7 @@ AIMS: dict[str, Aim] = {
         "`hook.enqueue_items`, 20,000 items in chunks of 50: items per second relative to pgqueuer's bulk `enqueue`",
         at_least=10,
     ),
+    "enqueue_items_chunked_vs_procrastinate": Aim("… relative to procrastinate's `batch_defer`"),
     "raw_copy_vs_pgqueuer": Aim(
         "COPY of the same rows of horsies, prepared beforehand, relative to pgqueuer's bulk `enqueue`"
     ),
@@ -99,11 +100,15 @@ AIMS: dict[str, Aim] = {
         "… times faster than a Celery group of 1,000 with Redis, from sending to the last result",
         bounded_by="Celery with Redis writes nothing to disk; horsies commits each claim, start and end",
     ),
+    "batch_1000_vs_procrastinate": Aim("… than 1,000 jobs of procrastinate, until the last has ended"),
+    "batch_1000_vs_pgqueuer": Aim("… than 1,000 jobs of pgqueuer"),
     "batch_1000_chunked_vs_celery_group": Aim(
         "1,000 short tasks through one `HorsiesBatchOperator` with `chunk_size=50`: times faster than a Celery group",
         at_least=3,
     ),
     "batch_1000_chunked_vs_celery_chunks": Aim("… than Celery's chunks of 50", at_least=0.5),
+    "batch_1000_chunked_vs_procrastinate": Aim("… than 1,000 jobs of procrastinate, until the last has ended"),
+    "batch_1000_chunked_vs_pgqueuer": Aim("… than 1,000 jobs of pgqueuer"),
     "batch_1000_chunked_vs_mapped": Aim(
         "… whole DAG run: times faster than 1,000 mapped `PythonOperator`s on LocalExecutor (one round)", at_least=100
     ),
@@ -191,14 +196,19 @@ def main(measure: Callable[[argparse.Namespace], list[Figure]], arguments: argpa
     """Measure, tell, and write the figures where ``--out`` says, for ``python -m benchmarks``."""
     arguments.add_argument("--out", type=Path, help="a file for the figures")
     given = arguments.parse_args()
-    logging.disable(logging.WARNING)
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    quiet()
     figures = measure(given)
     for each in figures:
         print(f"{each.name}: {spell(each.value)} ({spell(each.low)} to {spell(each.high)})", flush=True)
     if given.out:
         given.out.write_text(json.dumps([[each.name, each.value, each.low, each.high] for each in figures]))
     return 0
+
+
+def quiet() -> None:
+    """Only errors are logged."""
+    logging.disable(logging.WARNING)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
 
 
 def spell(value: float) -> str:

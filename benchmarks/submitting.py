@@ -141,7 +141,7 @@ def measure_many(postgres: EmbeddedPostgres, hook: HorsiesHook, info: dict[str, 
             for name in said
             if name not in ("many", "chunked")
         ),
-        ratio("enqueue_items_chunked_vs_pgqueuer", said["pgqueuer"], said["chunked"]),
+        *(ratio(f"enqueue_items_chunked_vs_{name}", said[name], said["chunked"]) for name in pythons),
         ratio("raw_copy_vs_pgqueuer", said["pgqueuer"], said["copy"]),
     ]
 

@@ -10,22 +10,19 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import re
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
-
-import psycopg
 
 from airflow_horsies.client.ledger import migrate_ledger
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.embedded.worker import HORSIES_WORKER, SPARK_WORKER, HorsiesWorker
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.models import TaskSpec, TaskState
+from benchmarks.counting import Cost, Meter, log_statements, per_task
 from benchmarks.databases import open_hook
 from benchmarks.figures import Figure, main, ratio, take_turns, told
 
@@ -37,42 +34,16 @@ NO_PREFETCH = {"BENCH_PREFETCH": "0"}
 SETTLE_SECONDS = 12.0
 WAIT_SECONDS = 600
 POLL_SECONDS = 2.0
-LOGGED = re.compile(r"(statement|execute [^:]*): ")
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """Counted by the server for one database; the log of changes is that of the whole server."""
-
-    transactions: float
-    statements: float
-    wal_bytes: float
-
-    def __sub__(self, other: Cost) -> Cost:
-        return Cost(*(getattr(self, each.name) - getattr(other, each.name) for each in fields(self)))
-
-    def __truediv__(self, by: float) -> Cost:
-        return Cost(*(getattr(self, each.name) / by for each in fields(self)))
-
-    def __mul__(self, by: float) -> Cost:
-        return self / (1 / by)
-
-
-def per_task(before: Cost, after: Cost, idle: Cost, *, seconds: float, tasks: int) -> Cost:
-    """:param idle: what a worker without tasks costs in a second."""
-    return (after - before - idle * seconds) / tasks
+# Of what is counted, what is published here; benchmarks.sizing has the rest.
+PUBLISHED = ("transactions", "statements", "wal_bytes")
 
 
 class Side:
     """A worker with a database of its own."""
 
-    def __init__(
-        self, hook: HorsiesHook, watcher: psycopg.Connection[Any], log: Path, database: str, tasks: int
-    ) -> None:
+    def __init__(self, hook: HorsiesHook, meter: Meter, tasks: int) -> None:
         self._hook = hook
-        self._watcher = watcher
-        self._log = log
-        self._database = database
+        self._meter = meter
         self._tasks = tasks
 
     def run(self) -> float:
@@ -93,30 +64,24 @@ class Side:
         while {*self._hook.read_states(ids).values()} != {TaskState.COMPLETED}:
             time.sleep(POLL_SECONDS)
 
-    def count(self) -> Cost:
-        row = self._watcher.execute(
-            """
-            SELECT
-                (SELECT xact_commit FROM pg_stat_database WHERE datname = %(name)s),
-                pg_current_wal_insert_lsn() - '0/0'
-            """,
-            {"name": self._database},
-        ).fetchone()
-        assert row
-        transactions, wal_bytes = map(float, row)
-        return Cost(transactions, count_statements(self._log, self._database), wal_bytes)
-
     def measure(self) -> Cost:
         """What one task costs, without what the worker costs while it waits."""
         time.sleep(SETTLE_SECONDS)
-        first = self.count()
+        first = self._meter.count()
         time.sleep(SETTLE_SECONDS)
-        second = self.count()
+        second = self._meter.count()
         begun = time.monotonic()
         self._run_unwatched()
         time.sleep(SETTLE_SECONDS)
         idle = (second - first) / SETTLE_SECONDS
-        return per_task(second, self.count(), idle, seconds=time.monotonic() - begun, tasks=self._tasks)
+        return per_task(second, self._meter.count(), idle, seconds=time.monotonic() - begun, tasks=self._tasks)
+
+    def statements(self) -> dict[str, float]:
+        """How many of each kind a task takes, while the server logs them."""
+        before = self._meter.kinds()
+        self._run_unwatched()
+        time.sleep(1)
+        return {kind: count / self._tasks for kind, count in (self._meter.kinds() - before).items()}
 
 
 @contextlib.contextmanager
@@ -132,12 +97,12 @@ def served(
         HorsiesWorker(
             app, conninfo=info, log=Path(folder) / "worker.log", folder=PROJECT, environ=environ,
             command=command, processes=None, options=options,
-        ),
+        ) as process,
         open_hook(info) as hook,
-        psycopg.connect(**postgres.conninfo(), autocommit=True) as watcher,
+        contextlib.closing(Meter(postgres, name, process.process.pid)) as meter,
     ):  # fmt: skip
         migrate_ledger(hook.client)
-        side = Side(hook, watcher, postgres.folder / "postgres.log", name, tasks)
+        side = Side(hook, meter, tasks)
         side.run()
         yield side
 
@@ -162,21 +127,8 @@ def measure_pair(postgres: EmbeddedPostgres, suffix: str, options: Sequence[str]
 def costs(ours: Cost, plain: Cost) -> list[Figure]:
     values = {"transactions_added_per_short_task": ours.transactions - plain.transactions}
     for cost, whose in ((ours, ""), (plain, "_upstream")):
-        values |= {f"{each.name}_per_short_task{whose}": getattr(cost, each.name) for each in fields(Cost)}
+        values |= {f"{name}_per_short_task{whose}": getattr(cost, name) for name in PUBLISHED}
     return [Figure(name, value, value, value) for name, value in values.items()]
-
-
-def count_statements(log: Path, database: str) -> int:
-    """The statements that the server has logged of a database; BEGIN and COMMIT count, each is a round trip too."""
-    with log.open(encoding="utf-8", errors="replace") as lines:
-        return sum(line.startswith(f"{database}|LOG:  ") and LOGGED.search(line) is not None for line in lines)
-
-
-def log_statements(postgres: EmbeddedPostgres, kind: str) -> None:
-    with psycopg.connect(**postgres.conninfo(), autocommit=True) as connection:
-        for setting, value in (("log_line_prefix", "%d|"), ("log_statement", kind)):
-            connection.execute(f"ALTER SYSTEM SET {setting} = '{value}'".encode())
-        connection.execute("SELECT pg_reload_conf()")
 
 
 def measure(given: argparse.Namespace) -> list[Figure]:

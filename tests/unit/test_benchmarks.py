@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.__main__ import BEGIN, END, PAGE, README, RESULTS, short_table, table
+import benchmarks.__main__
+from benchmarks.__main__ import BEGIN, END, MINUTES, PAGE, README, RESULTS, run_all, short_table, table
+from benchmarks.counting import Cost, count_kinds, per_task
 from benchmarks.figures import AIMS, Aim, ratio, take_turns
-from benchmarks.worker_cost import Cost, costs, count_statements, per_task
+from benchmarks.worker_cost import costs
 
 META: dict[str, Any] = {"date": "2026-01-01", "machine": "a machine", "versions": {"horsies": "1"}}
 
@@ -72,10 +75,38 @@ def test_every_cost_of_a_task_is_a_known_figure() -> None:
     assert (found["transactions_per_short_task"], found["wal_bytes_per_short_task_upstream"]) == (14.5, 4_000)
 
 
-def test_statements_are_counted_for_one_database(tmp_path: Path) -> None:
+def test_statements_are_counted_by_kind_for_one_database(tmp_path: Path) -> None:
     log = tmp_path / "postgres.log"
     log.write_text(
-        "ours|LOG:  statement: BEGIN\nours|LOG:  execute <unnamed>: SELECT 1\nours|DETAIL:  Parameters: $1 = '1'\n"
-        "plain|LOG:  statement: COMMIT\n|LOG:  checkpoint starting: time\nours|LOG:  execute _pg3_0: SELECT 2\n"
+        "ours|LOG:  statement: BEGIN\nours|LOG:  execute <unnamed>: \n\tUPDATE horsies_tasks\n"
+        "\tSET status = 'RUNNING'\n"
+        "ours|DETAIL:  Parameters: $1 = '1'\nplain|LOG:  statement: COMMIT\n|LOG:  checkpoint starting: time\n"
+        "ours|LOG:  statement: ;\nours|LOG:  execute _pg3_0: SELECT 2\n"
     )
-    assert (count_statements(log, "ours"), count_statements(log, "plain")) == (3, 1)
+    assert count_kinds(log, "ours") == {"begin_commit": 1, "start": 1, "check": 1, "other": 1}
+    assert count_kinds(log, "plain") == {"begin_commit": 1}
+
+
+def test_run_that_is_interrupted_says_how_to_go_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun = []
+
+    def run(name: str) -> None:
+        begun.append(name)
+        if name == "waking":
+            raise subprocess.CalledProcessError(3, name)
+        if name == "readers":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(benchmarks.__main__, "run", run)
+    failed = run_all(["submitting", "waking", "readers", "sizing"])
+    assert begun == ["submitting", "waking", "readers"]
+    assert failed == ["waking (exit code 3)", "readers", "sizing"]
+    told = capsys.readouterr()
+    assert "make bench ARGS='readers sizing'" in told.err
+    assert f"== readers (3 of 4): about {MINUTES['readers']} minutes" in told.out
+
+
+def test_every_benchmark_has_a_module() -> None:
+    assert all(Path(RESULTS.parent, f"{name}.py").exists() for name in MINUTES)
