@@ -35,6 +35,7 @@ from airflow_horsies.core.paging import PageCursor, TaskPage
 from airflow_horsies.core.spec import TaskSpec
 from airflow_horsies.core.submission import AirflowTry, Submission, SubmitResult, TaskInstanceKey
 from airflow_horsies.core.task import LIVE_STATES, AttemptRecord, CancelOutcome, TaskState, TaskView
+from airflow_horsies.db.joining import join_call
 from airflow_horsies.exceptions import HorsiesError
 from airflow_horsies.provider_info import CONNECTION_TYPE
 
@@ -92,7 +93,9 @@ class HorsiesHook(BatchCalls, FormerNames, PostgresHook):
         """The same for an event loop: ``client = await hook.async_client()``."""
         # The synchronous lookup of a connection would block; both sides use the cached connection.
         if self._connection is None:
-            self._connection: Any = await get_async_connection(self.horsies_conn_id)
+            # Hundreds of triggers may start at once, and Airflow answers a triggerer a few times per second.
+            conn_id = self.horsies_conn_id
+            self._connection: Any = await join_call(("connection", conn_id), lambda: get_async_connection(conn_id))
         # A token is requested over the network.
         has_tokens = given_extras(self.connection.extra_dejson).get("iam")
         return AsyncClient(await asyncio.to_thread(lambda: self.settings) if has_tokens else self.settings)

@@ -85,6 +85,9 @@ class AsyncClient:
     async def read_submissions(self, task_instance: TaskInstanceKey) -> list[Submission]:
         return await self.drive(calls.read_submissions(self.scope, task_instance))
 
+    async def has_later_submission(self, task_instance: TaskInstanceKey, *, life: int, try_number: int) -> bool:
+        return await self.drive(calls.has_later_submission(self.scope, task_instance, life=life, try_number=try_number))
+
     async def read_batch(
         self, task_instance: TaskInstanceKey, *, life: int | None = None, size: int | None = None
     ) -> BatchPlaces:

@@ -178,6 +178,13 @@ def read_submissions(scope: Scope, task_instance: TaskInstanceKey) -> Call[list[
     return (yield from read_current(scope, read, otherwise=nothing))
 
 
+def has_later_submission(scope: Scope, task_instance: TaskInstanceKey, *, life: int, try_number: int) -> Call[bool]:
+    """Whether a later life, or a later try of this life, has submitted."""
+    namespace = scope.settings.namespace
+    read = partial(submissions.has_later_submission, namespace, task_instance, life=life, try_number=try_number)
+    return (yield from read_current(scope, read, otherwise=False))
+
+
 def read_current(scope: Scope, make_script: Callable[[], Script[T]], *, otherwise: T) -> Call[T]:
     """Read the newest ledger; an older one is migrated first, because its content is needed too."""
 

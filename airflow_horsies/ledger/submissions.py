@@ -26,6 +26,13 @@ def read_submissions(namespace: str, base_url: str, task_instance: TaskInstanceK
     return [decode_submission(row) for row in rows]
 
 
+def has_later_submission(namespace: str, task_instance: TaskInstanceKey, *, life: int, try_number: int) -> Script[bool]:
+    """Whether a later life, or a later try of this life, has submitted."""
+    params = {**key_of(namespace, task_instance), "life": life, "try_number": try_number}
+    (row,) = yield Statement(sql_text(PACKAGE, "find_later_submission"), params)
+    return bool(row["is_there"])
+
+
 def read_submissions_of_task(horsies_task_id: str) -> Script[list[Submission]]:
     """The task instances that submitted a horsies task."""
     rows = yield Statement(sql_text(PACKAGE, "read_submissions_of_task"), {"horsies_task_id": horsies_task_id})

@@ -261,6 +261,10 @@ class HorsiesTaskOperator(WorkerFree, ReleasingOperator):
         if self.queue_timeout is not None:
             self._queue_deadline = datetime.now(UTC) + self.queue_timeout
 
+    def _has_sent(self, sent: Any) -> bool:
+        """Whether a new task was submitted, and not only tasks of before taken up."""
+        raise NotImplementedError
+
     def _announce(self, context: Context, sent: Any) -> None:
         raise NotImplementedError
 

@@ -161,6 +161,9 @@ class HorsiesBatchOperator(HorsiesTaskOperator):
     def _ids_to_return(self) -> list[str]:
         return self._sent_ids
 
+    def _has_sent(self, sent: SubmittedBatch) -> bool:
+        return SubmitOutcome.SENT in sent.outcomes
+
     def _announce(self, context: Context, sent: SubmittedBatch) -> None:
         self.log.info(
             "Sent %s to horsies queue %s, reattached to %s and adopted %s.%s",

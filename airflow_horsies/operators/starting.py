@@ -127,19 +127,31 @@ class HorsiesStartTrigger(StartTrigger):
     """
 
     path = "airflow_horsies.operators.starting.HorsiesStartTrigger"
+    _sending: asyncio.Task[HorsiesTrigger] | None = None
 
     async def _start(self, client: AsyncClient) -> HorsiesTrigger:
         operator, context, specs = await _in_thread(self._prepare)
-        instance, namespace = instance_of(context), client.settings.namespace
-        operator._instance = instance
-        sent = await operator._send(client, specs, traced_try(context, namespace=namespace))
-        operator._accept(sent, instance, namespace)
-        operator._task_log = operator._make_task_log(None, {})
-        self._operator, self.namespace = operator, namespace
-        await _in_thread(partial(self._announce, context, sent))
-        waiting: HorsiesTrigger = operator._trigger(context, self._time_is_over_at)
-        self.life = waiting.life
+        self._operator = operator
+        self._sending = asyncio.create_task(self._send(client, context, specs))
+        # A kill does not interrupt it but waits for it: many tasks are sent by a thread, which would go on.
+        waiting = await asyncio.shield(self._sending)
+        await _in_thread(partial(self._announce, context))
         return waiting
+
+    async def _send(self, client: AsyncClient, context: Any, specs: Any) -> HorsiesTrigger:
+        operator, instance, namespace = self._operator, instance_of(context), client.settings.namespace
+        operator._instance = instance
+        self._sent = await operator._send(client, specs, traced_try(context, namespace=namespace))
+        operator._accept(self._sent, instance, namespace)
+        operator._task_log = operator._make_task_log(None, {})
+        self._waiting = operator._trigger(context, self._time_is_over_at)
+        self.namespace, self.life = namespace, self._waiting.life
+        return self._waiting
+
+    async def _find_task_ids(self, client: AsyncClient) -> list[str]:
+        if self._waiting is None and self._sending is not None:
+            await asyncio.wait({self._sending})
+        return await super()._find_task_ids(client)
 
     async def _watch(self, client: AsyncClient) -> Reason:
         if self._waiting is None:
@@ -152,21 +164,39 @@ class HorsiesStartTrigger(StartTrigger):
 
     async def _succeed(self, client: AsyncClient) -> None:
         if not self._operator.wait_for_completion:
-            await self._store(self._operator._ids_to_return)
+            await self._store(client, self._operator._ids_to_return)
             return
         make_value = await self._operator._read_success(client)
         if make_value is not None:
             await self._show_last_lines(client)
-            await self._store(make_value)
+            await self._store(client, make_value)
 
-    async def _store(self, make_value: Callable[[], Any]) -> None:
+    async def _is_left_behind(self, client: AsyncClient) -> bool:
+        """Whether this triggerer was silent, so that another one took over, and the task was tried again meanwhile.
+        Airflow ignores the event of such a trigger, but not its XComs."""
+        operator = self._operator
+        ti: Any = self.task_instance
+        return await client.has_later_submission(operator._instance, life=operator._life, try_number=ti.try_number)
+
+    async def _store(self, client: AsyncClient, make_value: Callable[[], Any]) -> None:
+        if await self._is_left_behind(client):
+            self.log.warning("A later try of the task has submitted, so this one stores no value.")
+            return
         try:
-            await _in_thread(lambda: push_result(self.task_instance, make_value(), self.log))
+            await _in_thread(partial(self._push, make_value))
         except Exception as error:
             # A worker meets the same error and reports it, or succeeds.
             self.log.warning("The value cannot be stored here, so the task continues on a worker: %s", error)
         else:
             self._has_succeeded = True
+
+    def _push(self, make_value: Callable[[], Any]) -> None:
+        ti: Any = self.task_instance
+        value = make_value()
+        if value is None and ti.try_number > 1:
+            # Airflow does not store it, so the value of an earlier try would stay.
+            delete_result(ti)
+        push_result(ti, value, self.log)
 
     async def _show_last_lines(self, client: AsyncClient) -> None:
         waiting = self._waiting
@@ -190,11 +220,12 @@ class HorsiesStartTrigger(StartTrigger):
         operator.render_template_fields(context, template_env(native=native))
         return operator, context, operator._specs(context)
 
-    def _announce(self, context: Any, sent: Any) -> None:
-        if context["ti"].try_number > 1:
+    def _announce(self, context: Any) -> None:
+        if context["ti"].try_number > 1 and self._operator._has_sent(self._sent):
+            # Otherwise another triggerer has started this try before, and its value may be there already.
             delete_result(context["ti"])
         ATTEMPTS_LINK.push(context)
-        self._operator._announce(context, sent)
+        self._operator._announce(context, self._sent)
 
 
 class HorsiesStartSensorTrigger(StartTrigger):

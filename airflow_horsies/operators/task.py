@@ -81,6 +81,9 @@ class HorsiesOperator(HorsiesTaskOperator):
         self._sent_ids = [result.task_id for result in sent]
         self._life = max((result.life for result in sent), default=0)
 
+    def _has_sent(self, sent: Sequence[SubmitResult]) -> bool:
+        return any(result.outcome is SubmitOutcome.SENT for result in sent)
+
     def _announce(self, context: Context, sent: Sequence[SubmitResult]) -> None:
         for result in sent:
             match result.outcome:

@@ -86,6 +86,9 @@ class FakeAsyncClient(AsyncClient):
     async def read_submissions(self, task_instance: TaskInstanceKey) -> list[Submission]:
         return self.client.read_submissions(task_instance)
 
+    async def has_later_submission(self, task_instance: TaskInstanceKey, *, life: int, try_number: int) -> bool:
+        return self.client.ledger.has_later_submission(task_instance, life=life, try_number=try_number)
+
     async def read_batch(
         self, task_instance: TaskInstanceKey, *, life: int | None = None, size: int | None = None
     ) -> BatchPlaces:

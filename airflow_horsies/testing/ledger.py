@@ -148,6 +148,11 @@ class FakeLedger:
         return count
 
     @locked
+    def has_later_submission(self, task_instance: TaskInstanceKey, *, life: int, try_number: int) -> bool:
+        rows = self.rows.get(task_instance, [])
+        return any((row.submission.life, row.last_try) > (life, try_number) for row in rows)
+
+    @locked
     def read_all_submissions(self) -> list[Submission]:
         return [item for rows in self.rows.values() for item in self._by_task([row.submission for row in rows])]
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 from airflow.providers.postgres.hooks import postgres as postgres_module
 from airflow.sdk import Connection
 
+from airflow_horsies import hook as hook_module
 from airflow_horsies.client.extras import DEFAULT_CONNECT_ARGS
 from airflow_horsies.db.connection import Database
 from airflow_horsies.exceptions import InvalidTask
@@ -172,3 +174,43 @@ def test_payload_limit_that_is_no_number_is_refused_by_name() -> None:
         InvalidTask, match="max_payload_bytes: must be an integer in the extra of connection h, not 'much'"
     ):
         make_hook({"max_payload_bytes": "much"}).enqueue_task(TaskSpec(task_name="add"))
+
+
+def test_triggers_that_start_together_look_the_connection_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    lookups: list[str] = []
+
+    async def look_up(conn_id: str) -> Connection:
+        lookups.append(conn_id)
+        await asyncio.sleep(0.05)
+        return Connection(conn_id=conn_id, conn_type="horsies", host=f"{conn_id}-{len(lookups)}")
+
+    monkeypatch.setattr(hook_module, "get_async_connection", look_up)
+
+    async def host_of(conn_id: str) -> Any:
+        return (await HorsiesHook(conn_id).async_client()).settings.database.connect_args["host"]
+
+    async def main() -> None:
+        impatient = asyncio.create_task(host_of("a"))
+        others = [asyncio.create_task(host_of(conn_id)) for conn_id in ("a", "b", "a")]
+        await asyncio.sleep(0.01)
+        # The first of them is killed meanwhile.
+        impatient.cancel()
+        assert await asyncio.gather(*others) == ["a-2", "b-2", "a-2"]
+        assert lookups == ["a", "b"]
+        # The connection may have changed since.
+        assert await host_of("a") == "a-3"
+
+    asyncio.run(main())
+
+
+def test_connection_that_cannot_be_looked_up_is_an_error_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def look_up(conn_id: str) -> Connection:
+        await asyncio.sleep(0)
+        raise LookupError(conn_id)
+
+    monkeypatch.setattr(hook_module, "get_async_connection", look_up)
+
+    async def main() -> list[Any]:
+        return await asyncio.gather(*(HorsiesHook("a").async_client() for _ in range(2)), return_exceptions=True)
+
+    assert [type(each) for each in asyncio.run(main())] == [LookupError, LookupError]

@@ -175,6 +175,41 @@ def test_redelivery_meets_the_failure_and_a_retry_sends_the_next_round(
     assert [(each.life, each.round, each.try_number) for each in submissions] == [(1, 1, 1), (1, 2, 2)]
 
 
+@pytest.mark.parametrize("make", [one, lambda: batch(["a"]), lambda: batch(["a"], chunk_size=2)])
+@pytest.mark.parametrize("trace", ["00-a", "00-b"])
+def test_value_of_a_trigger_that_a_later_try_has_left_behind_is_not_stored(
+    horsies: FakeHorsies, xcoms: dict[str, Any], make: Any, trace: str
+) -> None:
+    silent = start(make(), xcoms)
+
+    async def submit() -> None:
+        await silent._start(await silent._client())
+
+    asyncio.run(submit())
+    assert isinstance(run(start(make(), xcoms, try_number=2, trace=trace)), TaskSuccessEvent)
+    xcoms["return_value"] = "of the later try"
+    assert not isinstance(run(silent), TaskSuccessEvent)
+    assert xcoms["return_value"] == "of the later try"
+
+
+def test_value_of_a_try_is_deleted_by_the_trigger_that_sent_its_task(
+    horsies: FakeHorsies, xcoms: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deleted: list[Any] = []
+    monkeypatch.setattr(starting, "delete_result", lambda ti: deleted.append(xcoms.pop("return_value")))
+    xcoms["return_value"] = "of an earlier try"
+    silent = start(one(), xcoms, try_number=2)
+    run(start(one(), xcoms, try_number=2))
+    assert deleted == ["of an earlier try"]
+
+    async def submit() -> None:
+        await silent._start(await silent._client())
+
+    # Another triggerer has ended the try meanwhile.
+    asyncio.run(submit())
+    assert xcoms["return_value"] == {"sum": 3}
+
+
 def test_without_a_trace_each_try_runs_again(horsies: FakeHorsies, xcoms: dict[str, Any]) -> None:
     run(start(one(), xcoms, trace=None))
     run(start(one(), xcoms, trace=None))
@@ -326,6 +361,37 @@ def test_kill_while_submitting_cancels_what_this_try_sent(
     asyncio.run(kill())
     states = [horsies.memory.read_task(each.horsies_task_id).state for each in horsies.ledger.read_all_submissions()]
     assert states == [TaskState.CANCELLED, TaskState.RUNNING]
+
+
+def test_kill_waits_for_a_submission_that_it_cannot_interrupt(
+    horsies: FakeHorsies, xcoms: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    horsies.never_ends("add")
+    monkeypatch.setattr(base, "read_state_async", answering("failed"))
+    submit = FakeAsyncClient.submit_tasks
+
+    async def main() -> None:
+        begun, goes_on = asyncio.Event(), asyncio.Event()
+
+        async def submit_in_a_thread(*given: Any) -> Any:
+            begun.set()
+            await goes_on.wait()
+            return await submit(*given)
+
+        monkeypatch.setattr(FakeAsyncClient, "submit_tasks", submit_in_a_thread)
+        trigger = start(one(), xcoms)
+        running = asyncio.create_task(trigger._start(await trigger._client()))
+        await begun.wait()
+        running.cancel()
+        await asyncio.wait({running})
+        killing = asyncio.create_task(trigger.on_kill())
+        await asyncio.sleep(0.01)
+        goes_on.set()
+        await asyncio.wait_for(killing, 20)
+
+    asyncio.run(main())
+    (sent,) = horsies.ledger.read_all_submissions()
+    assert horsies.memory.read_task(sent.horsies_task_id).state is TaskState.CANCELLED
 
 
 def test_sensor_ends_when_the_tasks_have_ended(horsies: FakeHorsies, xcoms: dict[str, Any]) -> None:
