@@ -203,7 +203,7 @@ def wishes_stand_behind_cancels(facts: Facts) -> Iterator[Violation]:
         row = rows.get(one.task_id)
         if row is None or row.status != CANCELLED:
             continue
-        if one.task_id in facts.by_chunk and _needs_no_wish(one, facts):
+        if one.task_id in facts.by_chunk and _needs_no_wish(one, row, facts):
             continue
         by = float("inf") if row.ended_at is None else row.ended_at + CLOCK_SECONDS
         tries = [each for each in asked[one.instance] if each.at <= by]
@@ -245,9 +245,11 @@ def _open_items(chunk: Sent, facts: Facts) -> list[Sent]:
     ]
 
 
-def _needs_no_wish(chunk: Sent, facts: Facts) -> bool:
-    """Whether nothing of a chunk was left to run."""
-    return not _open_items(chunk, facts)
+def _needs_no_wish(chunk: Sent, row: Row, facts: Facts) -> bool:
+    """Whether nothing of a chunk was left to run, or it had ended before this life kept it."""
+    is_kept = any(each.task_id == chunk.task_id and each.life < chunk.life for each in facts.sent)
+    had_ended = row.ended_at is not None and chunk.at is not None and row.ended_at <= chunk.at + CLOCK_SECONDS
+    return (is_kept and had_ended) or not _open_items(chunk, facts)
 
 
 def _batch_failed(

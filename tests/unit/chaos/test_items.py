@@ -157,3 +157,13 @@ def test_chunk_that_was_cancelled_with_nothing_left_to_run_needs_no_wish() -> No
     unended = replace(Y, outcome="", message="", code="")
     left = replace(cancelled, items=[X, unended, Z], sent=[ONE, THREE])
     assert "nothing is cancelled without a wish" in {violation.rule for violation in check(left)}
+
+
+def test_chunk_that_was_cancelled_before_a_repair_kept_it_needs_no_wish_of_that_life() -> None:
+    unended = replace(X, outcome="", value=None, seen_at=None, place=-1)
+    rows = [Row("one", "CANCELLED", ended_at=55), *GOOD.rows[1:]]
+    items = [unended, Y, Y_AGAIN, Z, replace(unended, chunk=KEPT_ONE), replace(Y_AGAIN, chunk=KEPT_TWO)]
+    kept = replace(GOOD, rows=rows, items=items, asked=[replace(each, max_failures=1) for each in GOOD.asked])
+    assert "nothing is cancelled without a wish" not in {violation.rule for violation in check(kept)}
+    later = replace(kept, rows=[replace(rows[0], ended_at=65), *rows[1:]])
+    assert "nothing is cancelled without a wish" in {violation.rule for violation in check(later)}
