@@ -9,4 +9,5 @@ AIRFLOW_WORK = {
     "deferred": [("deferred", 3, "")],
     "blocking": [("blocking", 2, "TRY_AGAIN")],
     "batch": [(f"batch-{position}", 1, "") for position in range(3)],
+    "chunked": [(f"chunked-{position}", 0.5, "TRY_AGAIN" if position == 3 else "") for position in range(6)],
 }

@@ -21,10 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos.airflow_load import AirflowLoad, ApiWatcher
-from tests.chaos.broken import RULES
+from tests.chaos.broken import ALL_RULES
+from tests.chaos.facts import Violation
 from tests.chaos.faults import Injector
 from tests.chaos.gathering import Watcher, gather, left_in_database, left_on_machine
-from tests.chaos.invariants import Violation, check
+from tests.chaos.invariants import check
+from tests.chaos.items import check_items
 from tests.chaos.load import LightLoad
 from tests.chaos.places import Unable, leave_mounts_of_others
 from tests.chaos.plan import CHANGE_KINDS, FAULT_KINDS, KINDS, POINTS, faults
@@ -78,7 +80,9 @@ class Trials:
             self.stack.stop_clients()
             self.violations += self.api.violations
             self.violations += self.watcher.end()
-            self.violations += check(gather(self.stack, self.light, self.airflow))
+            facts = gather(self.stack, self.light, self.airflow, self.watcher.history)
+            self.violations += check(facts)
+            self.violations += check_items(facts)
             self.violations += left_in_database(self.stack)
             ports = self.stack.ports()
         finally:
@@ -238,7 +242,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--pace", type=float, default=0.5, help="seconds between two, on average (0.5)")
     parser.add_argument("--no-airflow", action="store_true", help="light submitters only")
     parser.add_argument("--only", action="append", default=[], choices=list(KINDS), help="no other kinds")
-    parser.add_argument("--break", dest="broken", choices=list(RULES), help="a rule to break on purpose")
+    parser.add_argument("--break", dest="broken", choices=ALL_RULES, help="a rule to break on purpose")
     parser.add_argument("--out", type=Path, help="where to write the figures")
     parser.add_argument("--keep", action="store_true", help="keep the folder with all logs")
     parser.add_argument("--plan", action="store_true", help="print what would be drawn, and do nothing")

@@ -13,13 +13,13 @@ import httpx
 from airflow_horsies.embedded.airflow_api import ENDED, AirflowApi
 from airflow_horsies.embedded.errors import EmbeddedError
 from tests.chaos import DAG_ID
-from tests.chaos.invariants import Violation
+from tests.chaos.facts import Violation
 from tests.chaos.plan import Fault
 from tests.chaos.stack import Component, Stack
 
 RUNS_AT_ONCE = 2
 # The sensor waits for 'deferred', which therefore has to end well.
-CLEARED, MARKED = ("deferred", "blocking", "batch"), ("blocking", "batch")
+CLEARED, MARKED = ("deferred", "blocking", "batch", "chunked"), ("blocking", "batch", "chunked")
 ASK_EVERY = 1.0
 # On two cores that everything else keeps busy.
 ANSWER_SECONDS = 30.0

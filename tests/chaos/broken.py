@@ -1,4 +1,4 @@
-"""Rules broken on purpose, in the processes of light submitters: the trials must notice each.
+"""Rules broken on purpose, in the processes of light submitters or of workers: the trials must notice each.
 
 python -m tests.chaos.broken
 """
@@ -16,12 +16,14 @@ from typing import Any
 
 from airflow_horsies import airflow_instance, operators, triggers
 from airflow_horsies.airflow_instance import InstanceState
+from airflow_horsies.core.batch import NO_NUMBER
 from airflow_horsies.db.statement import sql_text
-from airflow_horsies.ledger import cancelling, submitting
+from airflow_horsies.ledger import batches, cancelling, repairing, submitting
 from airflow_horsies.models import latest_task_ids
 from airflow_horsies.operators import base as task_operator
 from airflow_horsies.operators import releasing
 from airflow_horsies.triggers import base, sensing
+from tests.chaos.broken_worker import WORKER_RULES
 
 IDENTITY = ("namespace", "life", "size", "max_failures")
 
@@ -33,7 +35,18 @@ def adopt_by_position() -> None:
         yield from ()
         return {row["position"]: row for row in newest if row["position"] < len(tasks)}
 
+    def find_held(wire: Any, newest: Any, sender: Any) -> Any:
+        yield from ()
+        held = {}
+        for row in newest:
+            alone = row["position"] if row["place"] is None else row["place"]
+            for number, place in enumerate(row["places"] or [alone]):
+                if 0 <= place < len(sender.items):
+                    held[sender.items[place]] = batches.Held(row, number if row["places"] else NO_NUMBER, row["round"])
+        return held
+
     _replace(submitting, "match_items", match)
+    _replace(batches, "find_held", find_held)
 
 
 def life_from_retries() -> None:
@@ -81,6 +94,11 @@ def event_without_identity() -> None:
     _replace(task_operator.HorsiesTaskOperator, "_is_unfinished", lambda self, client, tasks: False)
 
 
+def clear_keeps() -> None:
+    """Every clear is taken for a repair."""
+    _replace(repairing, "repairs_by_setting", lambda *_: True)
+
+
 def no_lock() -> None:
     """Nobody waits for anybody who submits for the same task instance."""
     without = "SELECT %(key)s::text AS key, %(idle_seconds)s::integer AS idle"
@@ -102,12 +120,14 @@ RULES: Mapping[str, Callable[[], None]] = {
     "life-from-retries": life_from_retries,
     "kill-without-asking": kill_without_asking,
     "event-without-identity": event_without_identity,
+    "clear-keeps": clear_keeps,
     "no-lock": no_lock,
 }
+ALL_RULES = (*RULES, *WORKER_RULES)
 
 
 def apply(rule: str | None) -> None:
-    if rule:
+    if rule in RULES:
         RULES[rule]()
 
 
@@ -131,6 +151,10 @@ TRIALS: Mapping[str, Trial] = {
         ("worker drained", "triggerer asleep, another took over"), ("nothing is cancelled without a wish",)
     ),
     "event-without-identity": Trial(("namespace moved",), ("no success over work that did not complete",)),
+    "clear-keeps": Trial(("clear",), ("a clear runs again",)),
+    "chunk-from-its-start": Trial(
+        ("worker child SIGKILL in a chunk",), ("a recorded item does not run again",), count=15
+    ),
 }
 # What the trials rarely meet, as derived ids and keys of tables stand behind the lock: all orders of two writers do.
 BY_ORDERS: Mapping[str, str] = {
@@ -140,7 +164,7 @@ BY_ORDERS: Mapping[str, str] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Each rule in a short run of its own; how many were not noticed."""
-    rules = arguments or sys.argv[1:] or list(RULES)
+    rules = arguments or sys.argv[1:] or list(ALL_RULES)
     return sum(not (_by_orders(rule) if rule in BY_ORDERS else _by_trials(rule)) for rule in rules)
 
 

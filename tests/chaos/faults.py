@@ -27,6 +27,8 @@ TASK_TITLE = "airflow worker -- "
 SUPERVISOR_TITLE = f"{TASK_TITLE}LocalExecutor"
 BACKENDS = "SELECT pid FROM pg_stat_activity WHERE datname = %s AND application_name <> 'chaos' ORDER BY pid"
 
+RUNNING_CHUNKS = "SELECT worker_pid FROM horsies_tasks WHERE status = 'RUNNING' AND right(task_name, 2) = '[]'"
+
 
 class Injector:
     """Makes faults happen, several at a time, and keeps what happened when."""
@@ -116,6 +118,7 @@ class Injector:
             "submitter SIGKILL at any time": self._submitter_killed,
             "submitter SIGSTOP": self._submitter_paused,
             "worker child SIGKILL": self._child_killed,
+            "worker child SIGKILL in a chunk": self._chunk_killed,
             "worker child SIGSTOP": self._child_paused,
             "connections cut": self._cut,
             "half-open connections": self._half_open,
@@ -185,6 +188,13 @@ class Injector:
         yield
 
     @contextmanager
+    def _chunk_killed(self, fault: Fault) -> Iterator[None]:
+        """Of a child that has some items of a chunk behind it, and others before it."""
+        running = {pid for (pid,) in self._stack.query(RUNNING_CHUNKS)}
+        _picked([child for child in self._children() if child.pid in running], fault).kill()
+        yield
+
+    @contextmanager
     def _child_paused(self, fault: Fault) -> Iterator[None]:
         child = self._child(fault)
         with paused([child]):
@@ -194,13 +204,16 @@ class Injector:
                 child.kill()
 
     def _child(self, fault: Fault) -> psutil.Process:
-        found = [
+        child: psutil.Process = _picked(self._children(), fault)
+        return child
+
+    def _children(self) -> list[psutil.Process]:
+        return [
             each
             for worker in self._stack.workers
             for each in worker.tree()[1:]
             if "spawn_main" in " ".join(each.cmdline())
         ]
-        return _picked(found, fault)
 
     @contextmanager
     def _airflow_task_killed(self, fault: Fault) -> Iterator[None]:

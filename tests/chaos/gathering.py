@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,10 @@ from airflow_horsies.models import TaskSpec
 from airflow_horsies.wire.encoding import encode_task
 from tests.chaos import AIRFLOW_WORK, DAG_ID, LIGHT_DAG_ID
 from tests.chaos.airflow_load import AirflowLoad
-from tests.chaos.invariants import Asked, Facts, History, Instance, Outcome, Row, Sent, Violation, Wish
+from tests.chaos.facts import Asked, Facts, Instance, ItemSent, Outcome, Ran, Row, Sent, Violation, Wish
+from tests.chaos.invariants import History
 from tests.chaos.load import LightLoad
-from tests.chaos.played import Item, Light, new_item
+from tests.chaos.played import BATCHES, Item, Life, Light, new_item
 from tests.chaos.stack import Stack
 
 WATCH_SECONDS = 3.0
@@ -46,10 +47,16 @@ WRITTEN_ONCE = {
     "ended task": "SELECT task_id::text, status || ' ' || md5(h::text) FROM horsies_task_history AS h",
     # Where an item stands, and whether it is still wanted, may change.
     "submission": (
-        "SELECT horsies_task_id::text, concat_ws(' ', namespace, dag_id, run_id, task_id, map_index, position, life, "
-        "round, try_number, run_key, run_started_at, clear_number, max_tries, work, occurrence, submitted_at) "
+        "SELECT horsies_task_id || '/' || life, concat_ws(' ', namespace, dag_id, run_id, task_id, map_index, "
+        "position, life, round, try_number, run_key, run_started_at, clear_number, max_tries, work, occurrence, "
+        "submitted_at) "
         "FROM airflow_horsies.submissions"
     ),
+    "chunk": (
+        "SELECT horsies_task_id::text, concat_ws(' ', task_name, size, works, occurrences, rounds) "
+        "FROM airflow_horsies.chunks"
+    ),
+    "item": "SELECT horsies_task_id || '/' || number, i::text FROM airflow_horsies.items AS i",
     "signal": "SELECT id::text, md5(s::text) FROM airflow_horsies.signals AS s",
     "attempt's own record": (
         "SELECT horsies_task_id || '/' || attempt, a::text FROM airflow_horsies.attempts AS a "
@@ -82,7 +89,7 @@ class Watcher(threading.Thread):
         return self.history.violations
 
 
-def gather(stack: Stack, light: LightLoad, airflow: AirflowLoad | None) -> Facts:
+def gather(stack: Stack, light: LightLoad, airflow: AirflowLoad | None, history: History) -> Facts:
     now = time.monotonic()
     rows = [
         Row(task_id, status, _value(result), None if age is None else now - age)
@@ -99,8 +106,9 @@ def gather(stack: Stack, light: LightLoad, airflow: AirflowLoad | None) -> Facts
         for key, attempt in ((key, json.loads(text)) for key, text in stack.query(ATTEMPTS))
         if attempt[5] is not None
     }
+    sent = list(_sent(stack, now))
     return Facts(
-        sent=list(_sent(stack, now)),
+        sent=sent,
         rows=rows,
         outcomes=outcomes,
         acknowledged=acknowledged,
@@ -108,6 +116,15 @@ def gather(stack: Stack, light: LightLoad, airflow: AirflowLoad | None) -> Facts
         failures=failures,
         asked=list(_light_tries(light)),
         wishes=[*_light_wishes(light), *(_airflow_wishes(airflow) if airflow is not None else ())],
+        items=list(_items(stack, sent, history)),
+        ran=list(_ran(stack.folder / "ran")),
+        repaired={
+            (_instance(each), life): began
+            for each in light.lights
+            for life, began in each.lives.items()
+            if _keeps(each, life)
+        },
+        unsure={(_instance(each), life) for each in light.lights for life in each.lives if _keeps(each, life) is None},
     )
 
 
@@ -120,6 +137,64 @@ SELECT
 FROM airflow_horsies.submissions
 ORDER BY submitted_at
 """
+
+
+CHUNKS = """
+SELECT
+    chunk.horsies_task_id::text, encode(chunk.works, 'hex'), chunk.occurrences, chunk.rounds, chunk.places,
+    coalesce(
+        jsonb_object_agg(
+            ended.number,
+            jsonb_build_array(ended.outcome, ended.value, ended.error_code, ended.error_message)
+        ) FILTER (WHERE ended.number IS NOT NULL),
+        '{}'
+    )
+FROM airflow_horsies.chunks AS chunk
+LEFT JOIN airflow_horsies.items AS ended USING (horsies_task_id)
+GROUP BY chunk.horsies_task_id
+"""
+HEX_OF_WORK = 64
+
+
+def _items(stack: Stack, sent: Sequence[Sent], history: History) -> Iterator[ItemSent]:
+    """The items of each chunk, once for each life that has it."""
+    found = {row[0]: row[1:] for row in stack.query(CHUNKS)}
+    for chunk in sent:
+        if chunk.task_id not in found:
+            continue
+        works, occurrences, rounds, places, ended = found[chunk.task_id]
+        for number, place in enumerate(places):
+            outcome, value, code, message = ended.get(str(number), ("", None, "", ""))
+            yield ItemSent(
+                chunk,
+                number,
+                works[number * HEX_OF_WORK : (number + 1) * HEX_OF_WORK],
+                occurrences[number] if occurrences else 0,
+                rounds[number] if rounds else 1,
+                place,
+                outcome,
+                None if value is None else json.loads(value),
+                code or "",
+                message or "",
+                history.first_seen.get(("item", f"{chunk.task_id}/{number}")),
+            )
+
+
+def _ran(folder: Path) -> Iterator[Ran]:
+    for path in folder.iterdir():
+        for line in path.read_text().splitlines():
+            # Cut off where its writer was killed in between.
+            with suppress(ValueError):
+                said = json.loads(line)
+                yield Ran(said["task"], said["claim"], _work("blocking", said["asked"]), said["at"])
+
+
+def _keeps(light: Light, life: Life) -> bool | None:
+    """Whether a life keeps what completed before: at a person's request, or by what all its tries said."""
+    settings = {tried.on_clear for tried in light.tries if tried.life == life}
+    if life in light.repaired or (settings == {"failed"} and life not in light.unsure):
+        return True
+    return False if settings <= {"all"} and life not in light.unsure else None
 
 
 def _sent(stack: Stack, now: float) -> Iterator[Sent]:
@@ -185,6 +260,7 @@ def _light_outcomes(light: LightLoad) -> Iterator[Outcome]:
                 began=began,
                 was_marked=each.was_marked,
                 state=f"{each.state} in try {each.try_number}, {each.role}",
+                keeps=_keeps(each, life),
             )
 
 
@@ -238,7 +314,7 @@ def _airflow_outcomes(stack: Stack, airflow: AirflowLoad) -> Iterator[Outcome]:
             state == "success" and not was_marked,
             values.get((run_id, task_id)),
             asked=items,
-            is_batch=task_id == "batch",
+            is_batch=task_id in BATCHES,
             was_marked=was_marked,
             state=f"Airflow says {state}, try {try_number}",
         )

@@ -4,10 +4,22 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Any
 
-COMPLETED, CANCELLED = "COMPLETED", "CANCELLED"
+from tests.chaos.facts import (
+    CANCELLED,
+    COMPLETED,
+    Asked,
+    Facts,
+    Instance,
+    LifeKey,
+    Outcome,
+    Row,
+    Sent,
+    Violation,
+)
+
 UNHANDLED = "UNHANDLED_EXCEPTION"
 LIVE = frozenset({"PENDING", "CLAIMED", "RUNNING"})
 # How long after a task is cancelled, or no longer wanted, it may still be seen: workers look every second, but they,
@@ -16,117 +28,6 @@ CANCEL_SECONDS = 45.0
 # Between the clock of the database and that of the trials, which are read one after the other.
 CLOCK_SECONDS = 1.0
 NOT_ASKED_FOR = -1
-
-# dag_id, run_id, task_id, map_index
-Instance = tuple[str, str, str, int]
-# What tells one life of a task instance from another: what Airflow records of a clear, and which run of that id it is.
-LifeKey = tuple[Any, ...]
-
-
-@dataclass(frozen=True)
-class Sent:
-    """A row of the ledger's submissions."""
-
-    instance: Instance
-    position: int
-    life: int
-    round: int
-    task_id: str
-    at: float | None = None
-    # As Airflow recorded it at the time.
-    key: LifeKey = ()
-    # What was asked for, and which of several equal ones it is.
-    work: str = ""
-    occurrence: int = 0
-    place: int | None = None
-    released_at: float | None = None
-
-
-@dataclass(frozen=True)
-class Row:
-    """A row of horsies, from whichever table it was found in."""
-
-    task_id: str
-    status: str
-    value: Any = None
-    ended_at: float | None = None
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of a life of a task instance: whether it succeeded, as far as Airflow knows, and with what."""
-
-    instance: Instance
-    life: int
-    succeeded: bool
-    value: Any = None
-    # What was asked for by the try that it was returned to, item by item; None for one that sends nothing.
-    asked: Sequence[Any] | None = ()
-    # How many items may have no value, and whether it is a list even of one.
-    max_failures: int = 0
-    is_batch: bool = False
-    key: LifeKey | None = None
-    # When the life began; nothing that was sent before may have computed its value.
-    began: float | None = None
-    was_marked: bool = False
-    state: str = ""
-
-    @property
-    def values(self) -> list[Any] | None:
-        if not self.is_batch:
-            return [self.value]
-        return self.value if isinstance(self.value, list) else None
-
-
-@dataclass(frozen=True)
-class Asked:
-    """A try began that asks for this work, each as often as it stands here."""
-
-    instance: Instance
-    at: float
-    # In the order of the lives of its task instance.
-    life: int
-    key: LifeKey
-    works: Sequence[str]
-    max_failures: int = 0
-
-
-@dataclass(frozen=True)
-class Wish:
-    """Somebody cleared, marked, cancelled or made again what was sent in this life or an earlier one, or in any."""
-
-    instance: Instance
-    at: float
-    life: int | None = None
-
-
-@dataclass(frozen=True)
-class Facts:
-    """Everything, as it is at the end."""
-
-    sent: Sequence[Sent] = ()
-    rows: Sequence[Row] = ()
-    outcomes: Sequence[Outcome] = ()
-    # When somebody was told that a task is cancelled, and when the task was last seen alive.
-    acknowledged: Mapping[str, float] = field(default_factory=dict)
-    last_beats: Mapping[str, float] = field(default_factory=dict)
-    # The error code and message of each attempt that failed, by task and number.
-    failures: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    asked: Sequence[Asked] = ()
-    wishes: Sequence[Wish] = ()
-
-
-@dataclass(frozen=True)
-class Violation:
-    """A rule that does not hold, and of what; ``at`` is when, where that is known."""
-
-    rule: str
-    of: str
-    what: str
-    at: float | None = None
-
-    def __str__(self) -> str:
-        return f"{self.rule}: {self.of}: {self.what}"
 
 
 def check(facts: Facts) -> list[Violation]:
@@ -150,9 +51,12 @@ def one_row(facts: Facts) -> Iterator[Violation]:
     """One horsies row per task instance, life, item and round, and none beside."""
     rule = "one row per task instance, life and round"
     found = Counter(row.task_id for row in facts.rows)
-    for task_id, count in Counter(each.task_id for each in facts.sent).items():
+    for (task_id, life), count in Counter((each.task_id, each.life) for each in facts.sent).items():
         if count > 1:
-            yield Violation(rule, task_id, f"is recorded for {count} submissions")
+            yield Violation(rule, task_id, f"is recorded for {count} submissions of life {life}")
+    for each in _again(facts):
+        if (each.instance, each.key) not in {*facts.repaired, *facts.unsure}:
+            yield Violation(rule, each.task_id, f"is recorded again for {_named(each)}, which keeps nothing", each.at)
     for each in facts.sent:
         if found[each.task_id] != 1:
             said = f"horsies has {found[each.task_id]} rows of task {each.task_id}"
@@ -165,7 +69,7 @@ def one_row(facts: Facts) -> Iterator[Violation]:
     for (instance, position, life), numbers in rounds.items():
         # What takes the place of other work goes on counting where that ended.
         if sorted(numbers) != list(range(min(numbers), min(numbers) + len(numbers))):
-            yield Violation(rule, _name(instance, life, position), f"its rounds are {sorted(numbers)}")
+            yield Violation(rule, name_of(instance, life, position), f"its rounds are {sorted(numbers)}")
 
 
 def one_life(facts: Facts) -> Iterator[Violation]:
@@ -177,15 +81,17 @@ def one_life(facts: Facts) -> Iterator[Violation]:
         lives[each.instance, each.key].add(each.life)
     for (instance, life), found in keys.items():
         if len(found) > 1:
-            yield Violation(rule, _name(instance, life), f"has work of {len(found)} lives of Airflow: {sorted(found)}")
+            yield Violation(
+                rule, name_of(instance, life), f"has work of {len(found)} lives of Airflow: {sorted(found)}"
+            )
     for (instance, key), numbers in lives.items():
         if len(numbers) > 1:
-            yield Violation(rule, _name(instance, max(numbers)), f"Airflow's {key} was given lives {sorted(numbers)}")
+            yield Violation(rule, name_of(instance, max(numbers)), f"Airflow's {key} was given lives {sorted(numbers)}")
     began = {(each.instance, each.key) for each in facts.asked}
     told = {each.instance for each in facts.asked}
     for instance, key in lives.keys() - began:
         if instance in told:
-            yield Violation(rule, _name(instance, min(lives[instance, key])), f"Airflow never had {key}")
+            yield Violation(rule, name_of(instance, min(lives[instance, key])), f"Airflow never had {key}")
 
 
 def edits_do_not_run_again(facts: Facts) -> Iterator[Violation]:
@@ -212,10 +118,12 @@ def completions_arrive(facts: Facts) -> Iterator[Violation]:
         rows = results.get(each.instance, [])
         said = ", ".join(f"{row.task_id} {row.status}" for row in rows)
         if rows and all(row.status == COMPLETED for row in rows):
-            yield Violation("no completion lost", _name(each.instance, each.life), f"completed as {said}; {each.state}")
+            yield Violation(
+                "no completion lost", name_of(each.instance, each.life), f"completed as {said}; {each.state}"
+            )
         else:
             told = f"{each.state or 'has not succeeded'}; horsies: {said or 'nothing'}"
-            yield Violation("everything ends", _name(each.instance, each.life), told)
+            yield Violation("everything ends", name_of(each.instance, each.life), told)
     for row in facts.rows:
         if row.status in LIVE:
             yield Violation("everything ends", row.task_id, f"is {row.status} after all was quiet")
@@ -226,16 +134,16 @@ def values_belong(facts: Facts) -> Iterator[Violation]:
     rule = "a value belongs to the arguments asked for"
     rows = {row.task_id: row for row in facts.rows}
     for each, place, value in _values(facts):
-        name = f"{_name(each.instance, each.life)}, value {place}"
+        name = f"{name_of(each.instance, each.life)}, value {place}"
         asked = each.asked or ()
         if place >= len(asked):
             continue
         if not isinstance(value, Mapping) or value.get("asked") != asked[place]:
             yield Violation(rule, name, f"asked for {asked[place]!r}, and was given {value!r}", each.began)
             continue
-        row = rows.get(value["task"])
-        if row is None or row.value != value:
-            yield Violation(rule, name, f"was given {value!r}, and horsies keeps {row!r}", each.began)
+        if not facts.keeps_value(value):
+            kept = facts.by_chunk.get(value["task"]) or rows.get(value["task"])
+            yield Violation(rule, name, f"was given {value!r}, and horsies keeps {kept!r}", each.began)
 
 
 def successes_are_complete(facts: Facts) -> Iterator[Violation]:
@@ -245,7 +153,7 @@ def successes_are_complete(facts: Facts) -> Iterator[Violation]:
     for each in facts.outcomes:
         if not each.succeeded or each.asked is None:
             continue
-        name, values = _name(each.instance, each.life), each.values
+        name, values = name_of(each.instance, each.life), each.values
         if values is None or len(values) != len(each.asked):
             yield Violation(rule, name, f"asked for {len(each.asked)} items, and was given {each.value!r}", each.began)
             continue
@@ -254,20 +162,26 @@ def successes_are_complete(facts: Facts) -> Iterator[Violation]:
             said = f"{missing} of {len(values)} have no value, and {each.max_failures} may fail"
             yield Violation(rule, name, said, each.began)
         for value in values:
-            row = rows.get(value["task"]) if isinstance(value, Mapping) and "task" in value else None
-            if value is not None and (row is None or row.status != COMPLETED):
+            if value is None:
+                continue
+            has_task = isinstance(value, Mapping) and "task" in value
+            if not has_task or not facts.is_completed(value["task"]):
+                row = rows.get(value["task"]) if has_task else None
                 yield Violation(rule, name, f"was given {value!r}, and horsies has {row!r}", each.began)
 
 
 def clears_run_again(facts: Facts) -> Iterator[Violation]:
-    """What a life returns was sent in it."""
+    """What a life returns was sent in it, unless it keeps what completed."""
     rule = "a clear runs again"
-    sent = {each.task_id: each for each in facts.sent}
+    # The first life that had it is the one that sent it.
+    sent = {each.task_id: each for each in sorted(facts.sent, key=lambda each: -each.life)}
     for each, place, value in _values(facts):
+        if each.keeps is not False:
+            continue
         one = sent.get(value["task"]) if isinstance(value, Mapping) and "task" in value else None
         if one is None:
             continue
-        name = f"{_name(each.instance, each.life)}, value {place}"
+        name = f"{name_of(each.instance, each.life)}, value {place}"
         if one.instance != each.instance or (each.key is not None and one.key != each.key):
             yield Violation(rule, name, f"comes from {_named(one)} of {one.key}, and this is {each.key}", each.began)
         elif each.began is not None and one.at is not None and one.at < each.began - CLOCK_SECONDS:
@@ -289,6 +203,8 @@ def wishes_stand_behind_cancels(facts: Facts) -> Iterator[Violation]:
         row = rows.get(one.task_id)
         if row is None or row.status != CANCELLED:
             continue
+        if one.task_id in facts.by_chunk and _needs_no_wish(one, row, facts):
+            continue
         by = float("inf") if row.ended_at is None else row.ended_at + CLOCK_SECONDS
         tries = [each for each in asked[one.instance] if each.at <= by]
         life = next((each.life for each in asked[one.instance] if each.key == one.key), None)
@@ -296,12 +212,14 @@ def wishes_stand_behind_cancels(facts: Facts) -> Iterator[Violation]:
             wish.at <= by and (wish.life is None or life is None or wish.life >= life) for wish in wishes[one.instance]
         )
         is_older = life is not None and any(each.life > life for each in tries)
-        if not (is_wished or is_older or _is_dropped(one, tries) or _batch_failed(one, siblings, tries, rows)):
+        parts = _open_items(one, facts) if one.task_id in facts.by_chunk else [one]
+        are_dropped = all(is_dropped(part, tries) for part in parts)
+        if not (is_wished or is_older or are_dropped or _batch_failed(one, siblings, tries, facts)):
             said = "is CANCELLED, and nobody wished it"
             yield Violation("nothing is cancelled without a wish", _named(one), said, row.ended_at)
 
 
-def _is_dropped(one: Sent, tries: Sequence[Asked]) -> bool:
+def is_dropped(one: Sent, tries: Sequence[Asked]) -> bool:
     """Whether a later try than the one that sent it no longer asked for it."""
     same_life = [each for each in tries if each.key == one.key]
     wanted = [each.works.count(one.work) > one.occurrence for each in same_life]
@@ -310,11 +228,40 @@ def _is_dropped(one: Sent, tries: Sequence[Asked]) -> bool:
     return not all(wanted[sender + 1 :])
 
 
+def _open_items(chunk: Sent, facts: Facts) -> list[Sent]:
+    """The items of a chunk that had not ended and that no later round replaced, as if each were a task."""
+    items = [item for item in facts.by_chunk[chunk.task_id] if item.chunk == chunk]
+    later = {
+        (item.work, item.occurrence)
+        for item in facts.items
+        if (item.chunk.instance, item.chunk.key) == (chunk.instance, chunk.key)
+        for mine in items
+        if (mine.work, mine.occurrence) == (item.work, item.occurrence) and item.round > mine.round
+    }
+    return [
+        replace(chunk, work=item.work, occurrence=item.occurrence)
+        for item in items
+        if not item.outcome and (item.work, item.occurrence) not in later
+    ]
+
+
+def _needs_no_wish(chunk: Sent, row: Row, facts: Facts) -> bool:
+    """Whether nothing of a chunk was left to run, or it had ended before this life kept it."""
+    is_kept = any(each.task_id == chunk.task_id and each.life < chunk.life for each in facts.sent)
+    had_ended = row.ended_at is not None and chunk.at is not None and row.ended_at <= chunk.at + CLOCK_SECONDS
+    return (is_kept and had_ended) or not _open_items(chunk, facts)
+
+
 def _batch_failed(
-    one: Sent, siblings: Mapping[tuple[Instance, LifeKey], list[Sent]], tries: Sequence[Asked], rows: Mapping[str, Row]
+    one: Sent, siblings: Mapping[tuple[Instance, LifeKey], list[Sent]], tries: Sequence[Asked], facts: Facts
 ) -> bool:
-    others = [rows.get(each.task_id) for each in siblings[one.instance, one.key] if each.task_id != one.task_id]
-    failed = sum(row is not None and row.status in ("FAILED", "EXPIRED") for row in others)
+    failed = 0
+    for each in siblings[one.instance, one.key]:
+        items, row = facts.by_chunk.get(each.task_id, ()), facts.by_task.get(each.task_id)
+        if items:
+            failed += len({item.number for item in items if item.outcome and item.outcome != COMPLETED})
+        elif each.task_id != one.task_id:
+            failed += row is not None and row.status in ("FAILED", "EXPIRED")
     return failed > min((each.max_failures for each in tries if each.key == one.key), default=0)
 
 
@@ -325,7 +272,12 @@ def unwanted_work_ends(facts: Facts) -> Iterator[Violation]:
         newest[each.instance] = max(newest[each.instance], each.life)
         if each.at is not None:
             sent_at[each.instance].append((each.life, each.at))
+    kept = {(each.task_id, each.instance, each.life) for each in _again(facts)}
+    last = {task_id: max(life for known, _, life in kept if known == task_id) for task_id, _, _ in kept}
     for each in facts.sent:
+        if each.life < last.get(each.task_id, 0):
+            # A later life has it.
+            continue
         dropped_at = each.released_at
         if dropped_at is None and each.life < newest[each.instance]:
             dropped_at = min((at for life, at in sent_at[each.instance] if life > each.life), default=None)
@@ -356,6 +308,14 @@ def code_is_left_alone(facts: Facts) -> Iterator[Violation]:
             yield Violation("no fault is raised in a task", attempt, message)
 
 
+def _again(facts: Facts) -> Iterator[Sent]:
+    """Submissions of a task that an earlier life sent."""
+    first: dict[str, int] = {}
+    for each in facts.sent:
+        first[each.task_id] = min(first.get(each.task_id, each.life), each.life)
+    return (each for each in facts.sent if each.life > first[each.task_id])
+
+
 def _values(facts: Facts) -> Iterator[tuple[Outcome, int, Any]]:
     """What was returned, item by item."""
     for each in facts.outcomes:
@@ -379,10 +339,10 @@ def _latest(facts: Facts) -> dict[Instance, list[Row]]:
 
 
 def _named(sent: Sent) -> str:
-    return f"{_name(sent.instance, sent.life, sent.position)}, round {sent.round}"
+    return f"{name_of(sent.instance, sent.life, sent.position)}, round {sent.round}"
 
 
-def _name(instance: Instance, life: int, position: int | None = None) -> str:
+def name_of(instance: Instance, life: int, position: int | None = None) -> str:
     dag_id, run_id, task_id, map_index = instance
     place = "" if map_index < 0 else f"[{map_index}]"
     item = "" if not position else f", item {position}"
@@ -395,6 +355,8 @@ class History:
     def __init__(self) -> None:
         self.violations: list[Violation] = []
         self._seen: dict[str, dict[str, str]] = {}
+        # When a row was seen first, by kind and key.
+        self.first_seen: dict[tuple[str, str], float | None] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._seen.values()))
@@ -403,6 +365,7 @@ class History:
         """The rows of a kind, by key, that are there now."""
         seen = self._seen.setdefault(kind, {})
         for key, content in rows.items():
+            self.first_seen.setdefault((kind, key), at)
             if seen.setdefault(key, content) != content:
                 what = f"was {seen[key]}, and is {content}"
                 self.violations.append(Violation(f"no {kind} changes", key, what, at))

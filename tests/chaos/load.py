@@ -10,14 +10,25 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from multiprocessing.connection import wait
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from tests.chaos.plan import Fault
-from tests.chaos.played import DEFERRED, ENDED, RESTARTING, RETRY, RUNNING, Code, Light, new_item, next_version
+from tests.chaos.played import (
+    CHUNK_SIZES,
+    DEFERRED,
+    ENDED,
+    RESTARTING,
+    RETRY,
+    RUNNING,
+    Code,
+    Light,
+    new_item,
+    next_version,
+)
 from tests.chaos.stack import ELSEWHERE, Stack
 
 AT_ONCE = 10
@@ -32,7 +43,7 @@ LINGER_SECONDS = 75.0
 KEPT = 6
 # How many submitters may pass a point without reaching it before a fault is given up.
 PATIENCE = 12
-MODES = ("blocking", "deferred", "batch", "cancelled")
+MODES = ("blocking", "deferred", "batch", "chunked", "cancelled")
 EDITS_OF_KINDS = {
     "retries edited": "retries",
     "priority edited": "priority",
@@ -41,8 +52,11 @@ EDITS_OF_KINDS = {
     "items reordered": "order",
     "items dropped": "fewer",
     "items added": "more",
+    "chunk_size edited": "chunk_size",
+    "on_clear edited": "on_clear",
 }
 OF_BATCHES = frozenset({"max_failures edited", "items reordered", "items dropped", "items added"})
+OF_CHUNKED = frozenset({"chunk_size edited", "on_clear edited"})
 
 
 @dataclass
@@ -218,6 +232,9 @@ class LightLoad(threading.Thread):
                 if light.job is not None:
                     self._let_go_of_job(light, signal.SIGKILL)
                 light.clear()
+            case "repair":
+                place = random.randrange(len(light.code.items))
+                light.ask_for_repair([place] if change.drawn["items"] == "one" else None)
             case "clear of another task":
                 light.clear_another()
                 self._then(light, change.drawn["then"])
@@ -273,6 +290,10 @@ class LightLoad(threading.Thread):
         kind = change.kind
         if kind in OF_BATCHES:
             lights = [each for each in lights if each.is_batch]
+        if kind in OF_CHUNKED:
+            lights = [each for each in lights if each.mode == "chunked"]
+        if kind == "repair":
+            lights = [each for each in lights if each.can_be_repaired]
         if kind in EDITS_OF_KINDS and change.drawn["then"] != "clear":
             lights = [each for each in lights if each.state not in ENDED]
         if kind.startswith("mark") or kind == "run queued again":
@@ -360,6 +381,8 @@ class LightLoad(threading.Thread):
                 (self._stack.folder / "cancelled" / light.key).touch()
                 light.cancel_began = light.cancel_began or now
                 light.cancelling = self._start_job(light, "cancel")
+            if light.repair_due is not None and now >= light.repair_due:
+                light.repair_due, light.repairing = None, self._start_job(light, "repair")
             held = any(self._jobs[number].holds for number in light.stale)
             if light.job is None and light.state not in ENDED and now >= light.due and not held:
                 light.job = self._start_job(light, light.role)
@@ -369,7 +392,7 @@ class LightLoad(threading.Thread):
         number = len(self.lights) + 1
         connections = list(self._stack.connections())
         connection = random.choice(connections)
-        mode = random.choices(MODES, (25, 35, 28, 12))[0]
+        mode = random.choices(MODES, (20, 28, 20, 22, 10))[0]
         lingers = mode in ("deferred", "batch") and random.random() < 0.08
         return Light(
             number=number,
@@ -419,6 +442,7 @@ class LightLoad(threading.Thread):
             "try_number": light.try_number,
             "began": light.began.isoformat(),
             "moved": light.moved if role in ("trigger", "resume") else {},
+            "places": light.repair_places,
             **light.deferral,
         }
         if job.armed is not None:
@@ -459,6 +483,8 @@ class LightLoad(threading.Thread):
             job.light.stale.discard(number)
         elif job.role == "cancel":
             self._cancelled(job.light, told)
+        elif job.role == "repair":
+            self._requested(job.light, told)
         else:
             self._ended(job.light, told)
 
@@ -497,6 +523,14 @@ class LightLoad(threading.Thread):
         if told is not None and told["cancelled"] is not None:
             light.acknowledged[told["cancelled"]] = told["at"]
 
+    def _requested(self, light: Light, told: dict[str, Any] | None) -> None:
+        """The page clears once the request is recorded."""
+        if light.end_request(requested=None if told is None else told["requested"]):
+            light.clear_for_repair()
+            self._write_state(light)
+            self._let_go_of_job(light, signal.SIGTERM)
+            light.due = time.monotonic() + RETRY_SECONDS
+
     def _pick_job(self, pick: float) -> Job | None:
         running = [job for job in self._jobs.values() if job.pid and not job.was_killed and job.armed is None]
         return running[int(pick * len(running))] if running else None
@@ -509,13 +543,18 @@ def _host_of(connection: str) -> str:
 def _draw_code(random: Random, key: str, mode: str, *, lingers: bool) -> Code:
     if mode == "cancelled":
         return Code(({"key": key},))
-    size = random.randint(1, 4) if mode == "batch" else 1
+    size = {"batch": random.randint(1, 4), "chunked": random.randint(2, 9)}.get(mode, 1)
+    durations = (0.0, 0.05, 0.2, 0.5) if mode == "chunked" else (0.05, 0.2, 0.5, 1.0, 2.0)
     items = []
     for place in range(size):
-        seconds = LINGER_SECONDS if lingers and place == 0 else random.choice((0.05, 0.2, 0.5, 1.0, 2.0))
+        seconds = LINGER_SECONDS if lingers and place == 0 else random.choice(durations)
         fails = random.choices(("", "TRY_AGAIN", "BAD"), (85, 8, 7))[0]
         items.append(new_item(f"{key}-{place}", seconds=seconds, fails=fails))
-    return Code(tuple(items), random.choice((0, 0, 1)) if mode == "batch" else 0, retries=random.randint(0, 3))
+    failures = {"batch": random.choice((0, 0, 1)), "chunked": random.choice((0, 0, 1, 9))}.get(mode, 0)
+    code = Code(tuple(items), failures, retries=random.randint(0, 3))
+    if mode != "chunked":
+        return code
+    return replace(code, chunk_size=random.choice(CHUNK_SIZES[1:]), on_clear=random.choice(("all", "all", "failed")))
 
 
 def _take(path: Path) -> dict[str, Any] | None:

@@ -15,6 +15,8 @@ RUNNING, DEFERRED, RESTARTING, RETRY = "running", "deferred", "restarting", "up_
 SCHEDULED, SUCCESS, FAILED = "scheduled", "success", "failed"
 ENDED = frozenset({SUCCESS, FAILED})
 PRIORITIES = (1, 20, 50, 100)
+BATCHES = frozenset({"batch", "chunked"})
+CHUNK_SIZES = (None, 1, 2, 3, 5, "auto")
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,9 @@ class Code:
     max_failures: int = 0
     priority: int = 100
     retries: int = 2
+    # None makes each item a task of its own.
+    chunk_size: int | str | None = None
+    on_clear: str = "all"
 
 
 class Life(NamedTuple):
@@ -43,6 +48,7 @@ class Try:
     life: Life
     items: tuple[Item, ...]
     max_failures: int
+    on_clear: str = "all"
 
 
 @dataclass(frozen=True)
@@ -93,6 +99,15 @@ class Light:
     cancel_due: float = 0.0
     cancel_began: float | None = None
     acknowledged: dict[str, float] = field(default_factory=dict)
+    # The job that asks for a repair, after which it is cleared, and the places it asks for.
+    repairing: int | None = None
+    repair_due: float | None = None
+    repair_places: list[int] | None = None
+    # Whether a request may be there that nobody was told of.
+    is_unsure: bool = False
+    # Lives that began with a repair, and those of which nobody knows whether they did.
+    repaired: set[Life] = field(default_factory=set)
+    unsure: set[Life] = field(default_factory=set)
     # What happened to it, for people who wonder.
     notes: list[tuple[float, str]] = field(default_factory=list)
 
@@ -115,15 +130,28 @@ class Light:
     @property
     def is_over(self) -> bool:
         busy = self.job is not None or self.stale or self.cancelling is not None or self.change_after is not None
-        return self.state in ENDED and not busy
+        return self.state in ENDED and not busy and not self.is_being_repaired
 
     @property
     def is_batch(self) -> bool:
-        return self.mode == "batch"
+        return self.mode in BATCHES
+
+    @property
+    def is_being_repaired(self) -> bool:
+        return self.repairing is not None or self.repair_due is not None
 
     @property
     def can_change(self) -> bool:
-        return self.mode != "cancelled"
+        """Nothing else is changed between the request of a repair and its clear."""
+        return self.mode != "cancelled" and not self.is_being_repaired
+
+    @property
+    def can_be_repaired(self) -> bool:
+        """Whether its newest life has submitted, and nobody else does meanwhile."""
+        if self.mode != "chunked" or not self.can_change or self.stale or not self.code.items:
+            return False
+        settled = self.state == DEFERRED or (self.state == SUCCESS and not self.was_marked)
+        return settled and bool(self.tries) and self.tries[-1].life == self.life
 
     def note(self, text: str) -> None:
         self.notes.append((time.monotonic(), text))
@@ -137,7 +165,8 @@ class Light:
 
     def begin_try(self) -> None:
         self.exists, self.state = True, RUNNING
-        self.tries.append(Try(time.monotonic(), self.life, self.code.items, self.code.max_failures))
+        code = self.code
+        self.tries.append(Try(time.monotonic(), self.life, code.items, code.max_failures, code.on_clear))
 
     def defer(self, deferral: dict[str, Any]) -> None:
         self.state, self.role, self.deferral = DEFERRED, "trigger", deferral
@@ -172,6 +201,22 @@ class Light:
         self._begin_life()
         self._next_try()
 
+    def ask_for_repair(self, places: list[int] | None) -> None:
+        """A clear follows once the request is recorded."""
+        self.repair_due, self.repair_places = time.monotonic(), places
+
+    def end_request(self, *, requested: bool | None) -> bool:
+        """Whether the request is recorded; None where nobody knows, and it is asked for again."""
+        self.repairing = None
+        if requested is None:
+            self.is_unsure, self.repair_due = True, time.monotonic() + 1.0
+        return bool(requested)
+
+    def clear_for_repair(self) -> None:
+        self.is_unsure = False
+        self.clear()
+        self.repaired.add(self.life)
+
     def clear_another(self) -> None:
         """Another task instance of the run."""
         self.clear_number += 1
@@ -204,6 +249,8 @@ class Light:
 
     def _begin_life(self) -> None:
         self.lives[self.life] = time.monotonic()
+        if self.is_unsure:
+            self.unsure.add(self.life)
 
     def _next_try(self) -> None:
         self.role, self.deferral = "execute", {}
@@ -233,6 +280,14 @@ def _with_changed_arguments(code: Code, random: Random) -> Code:
     return replace(code, items=tuple(items))
 
 
+def _with_chunk_size(code: Code, random: Random) -> Code:
+    return replace(code, chunk_size=random.choice([each for each in CHUNK_SIZES if each != code.chunk_size]))
+
+
+def _with_on_clear(code: Code, random: Random) -> Code:
+    return replace(code, on_clear="all" if code.on_clear == "failed" else "failed")
+
+
 def _in_another_order(code: Code, random: Random) -> Code:
     return replace(code, items=tuple(random.sample(code.items, len(code.items))))
 
@@ -259,6 +314,8 @@ EDITS: Mapping[str, Callable[[Code, Random], Code]] = {
     "order": _in_another_order,
     "fewer": _with_fewer_items,
     "more": _with_more_items,
+    "chunk_size": _with_chunk_size,
+    "on_clear": _with_on_clear,
 }
 
 

@@ -229,7 +229,7 @@ class Stack:
         return {name for name, part in parts.items() if part}
 
     def start(self) -> None:
-        for name in ("beats", "tried", "cancelled", "told", "states", "runs", "tmp", "pools"):
+        for name in ("beats", "ran", "tried", "cancelled", "told", "states", "runs", "tmp", "pools"):
             (self.folder / name).mkdir()
         self._opened.callback(self.proxy.close)
         self._start_postgres()
@@ -398,6 +398,7 @@ class Stack:
             "CHAOS_FOLDER": str(self.folder),
             "PYTHONPATH": str(ROOT),
             "TMPDIR": str(self.folder / "tmp"),
+            "CHAOS_BREAK": self._broken or "",
             **more,
         }
 
@@ -413,8 +414,8 @@ class Stack:
     def _start_workers(self) -> None:
         """One through PgBouncer, one on the second host with a clock of its own, and a plain one.
 
-        Each with one child, as they are by default: with more, horsies 0.5.4 hangs for good where a child is killed
-        that waits for the others to be ready.
+        Each with one child: with more, horsies 0.5.4 hangs for good where a child is killed that waits for the others
+        to be ready.
         """
         self._say("starting three workers")
         direct = self._url(LOOPBACK, self.proxy.routes["workers"].port)
@@ -431,7 +432,7 @@ class Stack:
         logs = self.disk.folder if self.disk else self.folder
         for name, databases in urls.items():
             command = ["env", *(skewed if name == "distant" else []), sys.executable, "-m", "airflow_horsies.worker"]
-            command += ["tests.chaos.tasks:app", "--loglevel", "WARNING"]
+            command += ["tests.chaos.tasks:app", "--processes", "1", "--loglevel", "WARNING"]
             if name == "distant" and self.second_host is not None:
                 command = self.second_host.command(*command)
             worker = Component(
@@ -503,7 +504,6 @@ class Stack:
             "AIRFLOW_HOME": str(folder),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             "AIRFLOW__API__BASE_URL": BASE_URL,
-            "CHAOS_BREAK": self._broken or "",
         }
         for connection, fields in self.connections().items():
             settings[f"AIRFLOW_CONN_{connection.upper()}"] = json.dumps(fields)

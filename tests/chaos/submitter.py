@@ -1,9 +1,9 @@
 """Processes that do with the real operators and triggers what Airflow's do, at a hundredth of the cost.
 
 One process has imported everything; it forks a child for each part of a task instance's way: ``execute``, ``trigger``,
-``resume``, ``cancel``, and ``prune`` of what belongs to nobody. What a child has to tell is in a file that is there
-whole or not at all, as Airflow's database would have it. SIGTERM is what Airflow's supervisor and triggerer make of a
-kill; what Airflow says of a task instance is in a file of its own.
+``resume``, ``cancel``, ``repair``, and ``prune`` of what belongs to nobody. What a child has to tell is in a file that
+is there whole or not at all, as Airflow's database would have it. SIGTERM is what Airflow's supervisor and triggerer
+make of a kill; what Airflow says of a task instance is in a file of its own.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from airflow.providers.common.compat.sdk import TaskDeferred
 from airflow.sdk.execution_time import comms, task_runner
 
 from airflow_horsies.client.ledger import prune_ledger
+from airflow_horsies.client.repairing import request_repair
+from airflow_horsies.exceptions import TaskNotFound
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.links import HorsiesAttemptsLink
 from airflow_horsies.models import CancelOutcome, RetryPolicy, TaskInstanceKey
@@ -55,8 +57,9 @@ def make_operator(job: Job) -> Any:
     match job["mode"]:
         case "cancelled":
             return HorsiesOperator(task_name="chaos.until_cancelled", kwargs=code["items"][0], **common)
-        case "batch":
+        case "batch" | "chunked":
             batch = {"items": code["items"], "max_failures": code["max_failures"], "deferrable": True}
+            batch |= {"chunk_size": code["chunk_size"], "on_clear": code["on_clear"]}
             return HorsiesBatchOperator(task_name="chaos.work", **batch, **common)
         case mode:
             single = {"kwargs": code["items"][0], "deferrable": mode == "deferred"}
@@ -154,6 +157,21 @@ class Way:
         points.death.reached("acknowledged")
         did = outcome in (CancelOutcome.CANCELLED, CancelOutcome.ALREADY_CANCELLED)
         return {"cancelled": task_id if did else None, "at": acknowledged}
+
+    def _repair(self) -> dict[str, Any]:
+        """What the button of the page asks for, before it clears."""
+        with HorsiesHook(self._job["connection"]) as hook:
+            try:
+                request_repair(
+                    hook.client,
+                    self._instance(),
+                    clear_number=self._job["clear_number"],
+                    requested_by="somebody",
+                    items=self._job["places"],
+                )
+            except TaskNotFound:
+                return {"requested": False}
+        return {"requested": True}
 
     def _prune(self) -> dict[str, Any]:
         with HorsiesHook(self._job["connection"]) as hook:

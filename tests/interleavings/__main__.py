@@ -15,6 +15,7 @@ from pathlib import Path
 import tests.conftest  # noqa: F401 - Airflow's settings, before anything imports Airflow
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from tests.integration.releases import IN_PLACE, MOVED
+from tests.interleavings.batch_pairs import BATCH_PAIRS
 from tests.interleavings.pairs import PAIRS
 from tests.interleavings.stage import staged
 from tests.interleavings.trials import Tried, describe, summary, try_pair
@@ -25,7 +26,9 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="the file for the figures")
     parser.add_argument("--pair", action="append", help="only the pairs with this in their name")
     options = parser.parse_args()
-    pairs = [pair for pair in PAIRS if not options.pair or any(part in pair.name for part in options.pair)]
+    pairs = [
+        pair for pair in (*PAIRS, *BATCH_PAIRS) if not options.pair or any(part in pair.name for part in options.pair)
+    ]
     logging.getLogger("airflow_horsies").setLevel(logging.WARNING)
     tried: list[Tried] = []
     with (

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from airflow_horsies.models import SubmitOutcome, TaskState
+from tests.interleavings.batches import SentBatch
 from tests.interleavings.pairs import Ended, Pair, Sent
 from tests.interleavings.stage import NAMES, Found
 
@@ -31,6 +32,9 @@ def digest(ended: Ended) -> Any:
         [_said(ended.order.outcomes[name].value, ended.error(name)) for name in NAMES],
         sorted((task_id, task.state.value, task.work) for task_id, task in found.tasks.items()),
         [sorted(_kept(row, found).items(), key=str) for row in found.submissions],
+        [(task_id, chunk.works, chunk.places, _dropped(task_id, found)) for task_id, chunk in found.chunks.items()],
+        [(item, outcome) for item, (outcome, _) in found.items.items()],
+        [sorted(row.items(), key=str) for row in found.repairs],
         sorted(found.signals),
         found.versions,
     )
@@ -41,6 +45,11 @@ def _kept(row: Mapping[str, Any], found: Found) -> dict[str, Any]:
     place = row["position"] if row["place"] is None else row["place"]
     wanted = {"is_released": row["is_released"]} if row["horsies_task_id"] in found.live else {}
     return {**{column: row[column] for column in row if column != "is_released"}, "place": place, **wanted}
+
+
+def _dropped(task_id: str, found: Found) -> list[int]:
+    """That an item that has ended must not be started means nothing."""
+    return sorted(number for number in found.chunks[task_id].dropped if (task_id, number) not in found.items)
 
 
 def _refused(pair: Pair, ended: Ended) -> bool:
@@ -69,9 +78,10 @@ def _tasks(pair: Pair, ended: Ended) -> Iterator[str]:
         for task_id in sorted(found.live.keys() - sent):
             yield f"task {task_id} is live, and no submission knows it"
     for (key, work), count in Counter(
-        (_instance(row), found.tasks[row["horsies_task_id"]].work)
+        (_instance(row), work)
         for row in {(row["horsies_task_id"], _instance(row)): row for row in found.submissions}.values()
-        if row["horsies_task_id"] in found.live and not row["is_released"]
+        if not row["is_released"]
+        for work in found.open_works(row["horsies_task_id"])
     ).items():
         if count > 1:
             yield f"{count} live tasks of {work} belong to {key}"
@@ -114,6 +124,9 @@ def _said(value: Any, error: Exception | None) -> Any:
         return type(error).__name__
     if isinstance(value, Sent):
         return [(result.task_id, result.outcome.value, result.life, result.round) for result in value.results]
+    if isinstance(value, SentBatch):
+        batch = value.batch
+        return [batch.task_ids, batch.life, sorted((outcome.value, count) for outcome, count in batch.outcomes.items())]
     if isinstance(value, dict):
         return sorted((key, str(outcome)) for key, outcome in value.items())
     return value

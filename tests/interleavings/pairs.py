@@ -87,7 +87,7 @@ class Pair:
     Two writers that may meet.
 
     :param given: makes the start state; what it returns both writers are handed.
-    :param from_ledger: the version of an empty ledger the orders begin with, instead of a start state.
+    :param from_ledger: the version of an empty ledger the orders begin with; only tasks are given then.
     :param may_raise: what a writer may be refused with, by its name.
     :param may_cancel: the ids of tasks that somebody wished to be cancelled.
     :param forgets: submissions of tasks that horsies no longer keeps may be there.
@@ -134,15 +134,19 @@ def submit(
     key: str | None = None,
 ) -> Sent:
     """A task instance submits these works; the one place that knows how."""
-    tried = AirflowTry(
+    tried = make_try(try_number, clears, run)
+    results = hook.submit_tasks([stage.spec(work, idempotency_key=key) for work in works], instance, tried)
+    return Sent(instance, works, tuple(results))
+
+
+def make_try(try_number: int = 1, clears: int = 0, run: datetime = OLD_RUN) -> AirflowTry:
+    return AirflowTry(
         try_number=try_number + clears,
         max_tries=2 + clears,
         clear_number=clears,
         run_started_at=run,
         run_key=run.isoformat(),
     )
-    results = hook.submit_tasks([stage.spec(work, idempotency_key=key) for work in works], instance, tried)
-    return Sent(instance, works, tuple(results))
 
 
 def submitting(*works: str, **fields: Any) -> Callable[[Actor, Stage, Any], Sent]:

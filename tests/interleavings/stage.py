@@ -16,6 +16,7 @@ from airflow.sdk import Connection
 from psycopg import sql
 
 from airflow_horsies.client.ledger import migrate_ledger
+from airflow_horsies.client.reporting import WorkerClient
 from airflow_horsies.db import session
 from airflow_horsies.db.connection import Database
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
@@ -24,6 +25,7 @@ from airflow_horsies.ledger.schema import migrations
 from airflow_horsies.models import TaskSpec, TaskState
 from airflow_horsies.wire.encoding import encode_task
 from airflow_horsies.wire.schema import Schema
+from airflow_horsies.wire.statements import Wire
 from tests.integration.conftest import make_worker
 from tests.integration.releases import keeps_history
 from tests.interleavings.engine import Gate, SteppedConnection
@@ -59,9 +61,17 @@ SELECT
 FROM airflow_horsies.submissions AS sent
 ORDER BY dag_id, run_id, task_id, map_index, life, round, position
 """
+CHUNKS = "SELECT horsies_task_id::text, works, places, dropped FROM airflow_horsies.chunks ORDER BY 1"
+ITEMS = "SELECT horsies_task_id::text, number, outcome, value FROM airflow_horsies.items ORDER BY 1, 2"
+REPAIRS = """
+SELECT to_jsonb(asked) - 'id' - 'requested_at' - 'taken_at' || jsonb_build_object('is_open', taken_at IS NULL) AS row
+FROM airflow_horsies.repairs AS asked
+ORDER BY requested_by, life
+"""
 SIGNALS = "SELECT horsies_task_id::text, signal FROM airflow_horsies.signals ORDER BY id"
 MIGRATIONS = "SELECT version FROM airflow_horsies.migrations ORDER BY version"
 RESET = sql.SQL("SELECT kept.reset()")
+WORK_BYTES = 32
 LOCKS = "SELECT locktype, mode FROM pg_locks WHERE pid = ANY(%s) AND locktype <> 'virtualxid'"
 
 
@@ -83,6 +93,7 @@ class Actor:
         self.hook = hook
         self._release = release
         self._worker: SteppedConnection | None = None
+        self._child: WorkerClient | None = None
         stepped = SteppedDatabase(
             connect_args=hook.settings.database.connect_args, listen_args=hook.settings.database.connect_args
         )
@@ -108,10 +119,18 @@ class Actor:
             self._worker = self.gate.connect(**self.hook.settings.database.connect_args)
         return Upstream(self._worker, self._release)
 
+    def child(self) -> WorkerClient:
+        """The child of a worker, which reports what became of items."""
+        if self._child is None:
+            self._child = child_client(self.hook.settings.database, self.schema)
+        return self._child
+
     def close(self) -> None:
         self.hook.close()
         if self._worker is not None:
             self._worker.close()
+        if self._child is not None:
+            self._child.close()
         self.gate.close()
 
 
@@ -126,12 +145,25 @@ class Task:
 
 
 @dataclass(frozen=True)
+class Chunk:
+    """The items of a chunk, by number: what each does and where it stands; and which must not be started."""
+
+    works: tuple[str, ...]
+    places: tuple[int, ...]
+    dropped: frozenset[int]
+
+
+@dataclass(frozen=True)
 class Found:
     """What the database holds after an order."""
 
     tasks: Mapping[str, Task]
     doubled: tuple[str, ...]
     submissions: tuple[Mapping[str, Any], ...]
+    chunks: Mapping[str, Chunk]
+    # The outcome of an item and its value, by chunk and number.
+    items: Mapping[tuple[str, int], tuple[str, str | None]]
+    repairs: tuple[Mapping[str, Any], ...]
     signals: tuple[tuple[str, str], ...]
     versions: tuple[int, ...]
     locks: tuple[tuple[str, str], ...]
@@ -139,6 +171,16 @@ class Found:
     @property
     def live(self) -> dict[str, Task]:
         return {task_id: task for task_id, task in self.tasks.items() if task.is_live}
+
+    def open_works(self, task_id: str) -> list[str]:
+        """What a task may still do: its work, or that of each item without an outcome."""
+        if task_id not in self.live:
+            return []
+        chunk = self.chunks.get(task_id)
+        if chunk is None:
+            return [self.tasks[task_id].work]
+        ended = chunk.dropped | {number for number in range(len(chunk.works)) if (task_id, number) in self.items}
+        return [work for number, work in enumerate(chunk.works) if number not in ended]
 
     def in_state(self, state: TaskState) -> set[str]:
         return {task_id for task_id, task in self.tasks.items() if task.state is state}
@@ -170,8 +212,16 @@ class Stage:
             return self._specs[wanted]
         self._specs[wanted] = spec = TaskSpec(task_name="add", kwargs={"work": work}, **fields)
         encoded = encode_task(spec)
-        self.works[encoded.command_fingerprint] = self.works[encoded.kwargs] = work
+        self.works[encoded.command_fingerprint] = self.works[encoded.kwargs] = self.works[encoded.work] = work
         return spec
+
+    def item(self, work: str) -> Mapping[str, Any]:
+        """The arguments of an item that does this work."""
+        return self.spec(work).kwargs
+
+    def child(self) -> WorkerClient:
+        """One that takes no part in the order."""
+        return child_client(self.plain.settings.database, self.plain.client.schema)
 
     def begin(self, given: Callable[[Stage], Any]) -> Any:
         """Make the start state and keep a copy of it."""
@@ -183,11 +233,18 @@ class Stage:
         self._keep()
         return handed
 
-    def begin_with_ledger(self, version: int) -> None:
-        """An earlier version of the ledger, empty, is what each order begins with."""
+    def begin_with_ledger(self, version: int, given: Callable[[Stage], Any]) -> Any:
+        """An earlier version of the ledger, empty, is what each order begins with; only tasks are given."""
         self._forget_all()
         migrate_ledger(self.plain.client)
-        parts = ["DROP SCHEMA IF EXISTS airflow_horsies CASCADE", "DELETE FROM horsies_tasks"]
+        handed = given(self)
+        self.plain.close()
+        self._keep()
+        parts = [
+            "DROP SCHEMA IF EXISTS airflow_horsies CASCADE",
+            "DELETE FROM horsies_tasks",
+            "INSERT INTO horsies_tasks OVERRIDING SYSTEM VALUE TABLE kept.horsies_tasks",
+        ]
         for migration in migrations()[:version]:
             number, name = migration.version, migration.name
             parts += [
@@ -195,6 +252,7 @@ class Stage:
                 f"INSERT INTO airflow_horsies.migrations (version, name) VALUES ({number}, '{name}')",
             ]
         self._reset = sql.SQL(";\n".join(parts))  # type: ignore[arg-type]
+        return handed
 
     def reset(self) -> None:
         self.watcher.execute(self._reset)
@@ -211,6 +269,9 @@ class Stage:
             tasks={task_id: Task(TaskState(state), self._work(mark)) for task_id, state, mark in rows},
             doubled=tuple(sorted({task_id for task_id in ids if ids.count(task_id) > 1})),
             submissions=tuple(row for (row,) in self._fetch(SUBMISSIONS)),
+            chunks={task_id: self._chunk(*columns) for task_id, *columns in self._fetch(CHUNKS)},
+            items={(task_id, number): (outcome, value) for task_id, number, outcome, value in self._fetch(ITEMS)},
+            repairs=tuple(row for (row,) in self._fetch(REPAIRS)),
             signals=tuple(self._fetch(SIGNALS)),
             versions=tuple(version for (version,) in self._fetch(MIGRATIONS)),
             locks=tuple(self._fetch(LOCKS, [actor.gate.pid for actor in self.actors.values()])),
@@ -227,6 +288,10 @@ class Stage:
 
     def _work(self, mark: object) -> str:
         return self.works.get(bytes(mark) if isinstance(mark, memoryview) else mark, "unknown")
+
+    def _chunk(self, works: bytes, places: list[int], dropped: list[int]) -> Chunk:
+        digests = [works[start : start + WORK_BYTES] for start in range(0, len(works), WORK_BYTES)]
+        return Chunk(tuple(map(self._work, digests)), tuple(places), frozenset(dropped))
 
     def _make_hook(self) -> HorsiesHook:
         info = self.postgres.conninfo(self.name)
@@ -277,11 +342,20 @@ def staged(postgres: EmbeddedPostgres, release: str, folder: Path) -> Iterator[S
     with make_worker(postgres, name, release, folder):
         pass
     stage = Stage(postgres, name, release)
+    # It would count as one that runs no chunks.
+    stage.watcher.execute("DELETE FROM horsies_worker_states")
     try:
         yield stage
     finally:
         stage.close()
         postgres.drop_database(name)
+
+
+def child_client(database: Database, schema: Schema) -> WorkerClient:
+    """As a child that has reported before."""
+    client = WorkerClient(database, is_limited=False)
+    client._wire, client._supports_chunks = Wire(schema), True
+    return client
 
 
 @contextmanager

@@ -9,13 +9,16 @@ import pytest
 
 from airflow_horsies.db import errors
 from airflow_horsies.db.statement import sql_text
-from airflow_horsies.ledger import cancelling, submitting
+from airflow_horsies.ledger import batches, cancelling, submitting
+from airflow_horsies.wire.statements import Wire
 from tests.integration.releases import IN_PLACE, MOVED
+from tests.interleavings.batch_pairs import BATCH_PAIRS
 from tests.interleavings.pairs import PAIRS, Pair
 from tests.interleavings.stage import Stage
 from tests.interleavings.trials import Tried, try_pair
 
 StageOf = Callable[[str], Stage]
+ALL_PAIRS = (*PAIRS, *BATCH_PAIRS)
 
 
 def _params() -> list[Any]:
@@ -27,7 +30,7 @@ def _params() -> list[Any]:
             marks=[pytest.mark.slow] if pair.is_long or (release == IN_PLACE and not pair.in_both) else [],
         )
         for release in (IN_PLACE, MOVED)
-        for pair in PAIRS
+        for pair in ALL_PAIRS
         if release in pair.releases
     ]
 
@@ -66,7 +69,7 @@ def _without(lock: str) -> Callable[[str, str], str]:
 
 
 def _first_violation(stage: Stage, name: str) -> str:
-    (pair,) = [pair for pair in PAIRS if pair.name == name]
+    (pair,) = [pair for pair in ALL_PAIRS if pair.name == name]
     tried = try_pair(stage, pair, with_cuts=False, to_first_violation=True)
     assert tried.violations, f"nothing was noticed in {tried.orders} orders"
     return tried.violations[0]
@@ -104,3 +107,32 @@ def test_giving_up_where_a_script_has_to_run_again_is_noticed(
     monkeypatch.setattr(errors, "RERUN_SQLSTATES", frozenset())
     told = _first_violation(stage_of(MOVED), "cancel and fail")
     assert "deadlock detected" in told
+
+
+def test_outcomes_of_items_that_are_written_without_the_lock_of_the_claim_are_noticed(
+    stage_of: StageOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Wire, "lock_running_task", Wire.read_running_task)
+    told = _first_violation(stage_of(MOVED), "next attempt of a chunk and report of items")
+    assert "the earlier attempt recorded (0,), and the next one knows []" in told
+
+
+def test_using_the_items_of_chunks_by_their_place_is_noticed(
+    stage_of: StageOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def by_place(wire: Any, newest: Any, sender: Any) -> Any:
+        yield from ()
+        numbered = [(row, number, place) for row in newest for number, place in enumerate(row["places"])]
+        return {sender.items[place]: batches.Held(row, number, 1) for row, number, place in numbered}
+
+    monkeypatch.setattr(batches, "find_held", by_place)
+    told = _first_violation(stage_of(MOVED), "chunked submit and submit with another chunk_size")
+    assert "item 0 is z, and Holder(" in told
+
+
+def test_a_request_to_repair_that_two_make_without_their_lock_is_noticed(
+    stage_of: StageOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cancelling, "sql_text", _without("lock_task_instance"))
+    told = _first_violation(stage_of(MOVED), "repair request and repair request")
+    assert "of 2 requests, open are those of ['another', 'one']" in told

@@ -112,8 +112,7 @@ def summary(tried: Sequence[Tried]) -> dict[str, Any]:
 def _begin(stage: Stage, pair: Pair) -> Any:
     if pair.from_ledger is None:
         return stage.begin(pair.given)
-    stage.begin_with_ledger(pair.from_ledger)
-    return None
+    return stage.begin_with_ledger(pair.from_ledger, pair.given)
 
 
 def _repeat(stage: Stage, pair: Pair, given: Any, prefix: Sequence[str]) -> Order:

@@ -52,9 +52,9 @@ class Upstream:
         self.connection = connection
         self._id_type = "uuid" if keeps_history(release) else "varchar"
 
-    def start(self, task_id: str) -> None:
-        """Not upstream's text: the start state of a pair, not a step."""
-        self.connection.execute(START, {"worker": WORKER, "id": task_id})
+    def start(self, task_id: str, worker: str = WORKER) -> None:
+        """Not upstream's text: the start state of a pair, or an attempt that follows a step."""
+        self.connection.execute(START, {"worker": worker, "id": task_id})
         self.connection.commit()
 
     @finalizing

@@ -30,7 +30,9 @@ class ConnectSpark:
         self._further_sessions: list[Any] = []
         self._lost: str | None = None
         self._progress: tuple[int, int, str] | None = None
+        # The stages of a task, also of its earlier sessions: each item of a chunk may have one of its own.
         self._stages: dict[int, Any] = {}
+        self._task_id: str | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="horsies-spark")
 
     def start(self) -> Future[None]:
@@ -39,7 +41,8 @@ class ConnectSpark:
     def open_session(self, task_id: str) -> Any:
         self._lost = None
         self._progress = None
-        self._stages = {}
+        if task_id != self._task_id:
+            self._task_id, self._stages = task_id, {}
         try:
             session = self._connect()
             # The first request, which creates the session on the server.
@@ -76,12 +79,16 @@ class ConnectSpark:
         return self._progress
 
     def metrics(self, task_id: str) -> dict[str, float]:
-        """A Connect server reports only the stages, tasks and bytes read of operations that the client waited for."""
-        stages = self._stages.values()
+        """A Connect server reports only the stages, tasks and bytes read of operations that the client waited for.
+
+        Read at the end of an attempt: the next one of the same task begins anew.
+        """
+        stages = list(self._stages.values())
+        self._stages = {}
         if not stages:
             return {}
         return {
-            "stages": len(self._stages),
+            "stages": len(stages),
             "tasks": sum(stage.num_completed_tasks for stage in stages),
             "input_bytes": sum(stage.num_bytes_read for stage in stages),
         }

@@ -32,6 +32,17 @@ with DAG("chaos", schedule=None, max_active_runs=8, max_active_tasks=8):
         inline_wait=timedelta(0),
         **SEND,
     )
+    HorsiesBatchOperator(
+        task_id="chunked",
+        items=[
+            {"key": f"{KEY}-chunked-{position}", "seconds": 0.5, "fails": "TRY_AGAIN" if position == 3 else ""}
+            for position in range(6)
+        ],
+        chunk_size=3,
+        deferrable=True,
+        inline_wait=timedelta(0),
+        **SEND,
+    )
     HorsiesSensor(
         task_id="sensor",
         external_dag_id="chaos",

@@ -6,18 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.chaos.invariants import (
-    CANCEL_SECONDS,
-    Asked,
-    Facts,
-    History,
-    Instance,
-    Outcome,
-    Row,
-    Sent,
-    Wish,
-    check,
-)
+from tests.chaos.facts import Asked, Facts, Instance, Outcome, Row, Sent, Wish
+from tests.chaos.invariants import CANCEL_SECONDS, History, check
 
 ONE: Instance = ("light", "run-1", "blocking", -1)
 BATCH: Instance = ("light", "run-2", "batch", -1)

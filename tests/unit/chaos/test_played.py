@@ -84,3 +84,48 @@ def test_value_belongs_to_the_try_that_deferred(light: Light) -> None:
 @pytest.mark.parametrize("how", EDITS)
 def test_every_edit_changes_the_code_of_some_seed(light: Light, how: str) -> None:
     assert any(EDITS[how](light.code, Random(seed)) != light.code for seed in range(10))
+
+
+@pytest.fixture
+def chunked() -> Light:
+    made = Light(1, "chunked", "first", "direct", Code((new_item("a"), new_item("b")), chunk_size=2))
+    made.begin_try()
+    made.defer({})
+    return made
+
+
+def test_repair_is_a_clear_after_a_request_that_was_recorded(chunked: Light) -> None:
+    before = chunked.life
+    chunked.ask_for_repair([1])
+    assert chunked.is_being_repaired and not chunked.can_change
+    assert chunked.end_request(requested=True)
+    chunked.clear_for_repair()
+    assert chunked.life != before
+    assert (chunked.repaired, chunked.unsure) == ({chunked.life}, set())
+
+
+def test_request_that_nobody_was_told_of_is_made_again_and_leaves_doubt_until_then(chunked: Light) -> None:
+    chunked.ask_for_repair(None)
+    assert not chunked.end_request(requested=None)
+    assert chunked.repair_due is not None
+    chunked.repair_due = None
+    assert not chunked.end_request(requested=False)
+    chunked.clear()
+    assert chunked.unsure == {chunked.life}
+
+
+@pytest.mark.parametrize("how", ["marked", "cleared since", "of another life", "not chunked", "without items"])
+def test_only_a_batch_whose_life_has_submitted_is_repaired(chunked: Light, how: str) -> None:
+    assert chunked.can_be_repaired
+    match how:
+        case "marked":
+            chunked.mark("success")
+        case "cleared since":
+            chunked.clear()
+        case "of another life":
+            chunked.clear_another()
+        case "not chunked":
+            chunked.mode = "batch"
+        case "without items":
+            chunked.code = Code(())
+    assert not chunked.can_be_repaired
