@@ -6,8 +6,8 @@ export PYTHON
 # No update checks by Deno, and its cache inside the folder.
 export DENO_NO_UPDATE_CHECK := 1
 export DENO_DIR := $(CURDIR)/.cache/deno
-# These would affect the virtual environment.
-unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
+# These would affect the virtual environment; without bytecode, every process of Airflow compiles thousands of modules.
+unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo docs dist payloads coverage test test-slow screenshots browser check lint format test-airflow-side test-oldest-airflow \
 	test-matrix test-releases chaos chaos-broken interleavings bench bench-deferrals venv clean
