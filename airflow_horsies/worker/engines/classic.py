@@ -150,10 +150,12 @@ class ClassicSpark:
 
     @property
     def is_lost(self) -> bool:
-        return self._session is not None and not self._is_alive()
+        return self._session is not None and not (self._is_alive() and self._answers())
 
     def explain_loss(self, failure: Failure) -> Failure:
         exit_code = None if self._jvm is None else self._jvm.exit_code(EXIT_SECONDS)
+        if exit_code is None and self._is_alive():
+            return Failure("SPARK_SESSION_LOST", "The JVM of Spark no longer answers. See the worker's log.")
         if exit_code is None:
             # The task itself stopped Spark. An exception of the author's is kept.
             message = "The task has stopped Spark. Remove the call of spark.stop()."
@@ -228,6 +230,17 @@ class ClassicSpark:
         except Exception as error:
             log.warning("Spark does not answer: %s", first_line(error))
             return False
+
+    def _answers(self) -> bool:
+        """Whether the JVM answers or is only busy. A killed one closes its connections before it counts as ended."""
+        try:
+            self._thread.submit(self._context.isStopped).result(PING_SECONDS)
+        except NotDone:
+            return True
+        except Exception as error:
+            log.warning("The JVM of Spark does not answer: %s", first_line(error))
+            return False
+        return True
 
     def _make_current(self, session: Any) -> None:
         """Make ``SparkSession.active()`` and ``getOrCreate()`` return this session."""
