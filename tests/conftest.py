@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import signal
 import tempfile
 
 _airflow_home = tempfile.mkdtemp(prefix="airflow-horsies-tests-")
@@ -16,3 +17,5 @@ os.environ.update(
     AIRFLOW__CORE__LOAD_EXAMPLES="False",
     AIRFLOW__API__BASE_URL="http://airflow.test:8080",
 )
+# Like Ctrl-C: the fixtures stop their servers.
+signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -75,7 +75,7 @@ def watching_descendants() -> Iterator[set[int]]:
 
 def start_demo(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [*COMMAND, "demo", "--folder", str(folder), *arguments],
+        [*COMMAND, "demo", "--end-with-parent", "--folder", str(folder), *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
