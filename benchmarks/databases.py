@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,17 @@ from tests.integration.many_tasks import fill
 from tests.integration.releases import MOVED, keeps_history, release_python
 
 TESTS = Path(__file__).parents[1] / "tests" / "integration"
+
+
+@contextlib.contextmanager
+def durable_postgres(folder: Path) -> Iterator[EmbeddedPostgres]:
+    """A server that waits for the disk as one in production does; its data, outside the folder for root, is deleted."""
+    postgres = EmbeddedPostgres(folder, durable=True)
+    try:
+        with postgres:
+            yield postgres
+    finally:
+        postgres.delete()
 
 
 def make_database(postgres: EmbeddedPostgres, name: str, release: str = MOVED) -> dict[str, Any]:

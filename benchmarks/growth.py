@@ -18,10 +18,9 @@ from pathlib import Path
 
 import psycopg
 
-from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.models import AirflowTry, TaskInstanceKey, TaskSpec
-from benchmarks.databases import make_full_database, open_hook
+from benchmarks.databases import durable_postgres, make_full_database, open_hook
 from benchmarks.figures import Figure, main, ratio, take_turns, timed, told
 from tests.integration.many_tasks import TASKS_OF_RUN, run_ids
 from tests.integration.releases import MOVED
@@ -72,7 +71,7 @@ WAYS: dict[str, Callable[[Site], None]] = {
 def measure(given: argparse.Namespace) -> list[Figure]:
     figures = []
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as open_things:
-        postgres = open_things.enter_context(EmbeddedPostgres(Path(folder) / "bench", durable=True))
+        postgres = open_things.enter_context(durable_postgres(Path(folder) / "bench"))
         sites = []
         for tasks in given.tasks:
             print(f"  filling a database with {tasks:,} tasks …", flush=True)

@@ -20,11 +20,10 @@ from typing import Any
 import psycopg
 
 from airflow_horsies.db.listener import TASK_DONE
-from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.embedded.worker import SPARK_WORKER, HorsiesWorker
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.models import TaskSpec
-from benchmarks.databases import open_hook
+from benchmarks.databases import durable_postgres, open_hook
 from benchmarks.figures import Figure, main, ratio, take_turns
 
 HERE = Path(__file__).parent
@@ -74,7 +73,7 @@ def snapshots(info: dict[str, Any], readers: int) -> Iterator[None]:
 def measure(given: argparse.Namespace) -> list[Figure]:
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as opened:
         folder = Path(name)
-        postgres = opened.enter_context(EmbeddedPostgres(folder / "postgres", durable=True))
+        postgres = opened.enter_context(durable_postgres(folder / "postgres"))
         postgres.create_database("readers")
         info = postgres.conninfo("readers")
         worker = HorsiesWorker(

@@ -35,7 +35,7 @@ from airflow_horsies.ui.threads import THREADS
 from benchmarks.capacity import measure_commits
 from benchmarks.connections import AIRFLOW, WORKER, of_triggerer, sampled
 from benchmarks.counting import Meter, log_statements, per_task
-from benchmarks.databases import open_hook
+from benchmarks.databases import durable_postgres, open_hook
 from benchmarks.end_to_end import CHUNK, batch_seconds
 from benchmarks.figures import quiet
 from benchmarks.worker_cost import OURS, PLAIN, PROJECT, SAME, SETTLE_SECONDS, WAIT_SECONDS, served
@@ -225,7 +225,7 @@ def measure_connections(postgres: EmbeddedPostgres) -> dict[str, int]:
 def measure(given: argparse.Namespace) -> dict[str, Any]:
     with (
         tempfile.TemporaryDirectory() as folder,
-        EmbeddedPostgres(Path(folder) / "bench", durable=True) as postgres,
+        durable_postgres(Path(folder) / "bench") as postgres,
     ):
         print("  commits", flush=True)
         found: dict[str, Any] = {"commits_per_second": measure_commits(postgres, given.commit_seconds), "ways": {}}

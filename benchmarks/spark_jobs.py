@@ -15,14 +15,13 @@ import time
 from pathlib import Path
 
 from airflow_horsies.embedded.java import find_java_home
-from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.embedded.process import LOOPBACK
 from airflow_horsies.embedded.spark import EmbeddedSparkConnect
 from airflow_horsies.embedded.worker import SPARK_WORKER, HorsiesWorker
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.models import TaskSpec
 from airflow_horsies.operators import HorsiesOperator
-from benchmarks.databases import open_hook
+from benchmarks.databases import durable_postgres, open_hook
 from benchmarks.executing import task_context, with_hook
 from benchmarks.figures import Figure, main, ratio, timed, told
 from benchmarks.peers import Peer, spark_provider_python
@@ -67,7 +66,7 @@ def print_cost_of_lines(hook: HorsiesHook, rounds: int) -> None:
 
 
 def measure(given: argparse.Namespace) -> list[Figure]:
-    with tempfile.TemporaryDirectory() as name, EmbeddedPostgres(Path(name) / "bench", durable=True) as postgres:
+    with tempfile.TemporaryDirectory() as name, durable_postgres(Path(name) / "bench") as postgres:
         folder = Path(name)
         environ = {
             "JAVA_HOME": str(find_java_home(folder / "java")),

@@ -24,7 +24,7 @@ from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.models import AirflowTry, TaskInstanceKey, TaskSpec
 from airflow_horsies.wire.encoding import Command, encode_task
-from benchmarks.databases import make_database, open_hook
+from benchmarks.databases import durable_postgres, make_database, open_hook
 from benchmarks.figures import Figure, main, ratio, take_turns, timed, told
 from benchmarks.peers import PGQUEUER, PROCRASTINATE, Peer, peer_python
 
@@ -179,7 +179,7 @@ def measure_singles(hook: HorsiesHook, given: Any) -> list[Figure]:
 
 def measure(given: argparse.Namespace) -> list[Figure]:
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as open_things:
-        postgres = open_things.enter_context(EmbeddedPostgres(Path(folder) / "bench", durable=True))
+        postgres = open_things.enter_context(durable_postgres(Path(folder) / "bench"))
         info = make_database(postgres, "bench")
         os.environ["HORSIES_DATABASE_URL"] = postgres.dsn("bench", scheme="postgresql+psycopg")
         sys.path.insert(0, str(TESTS))

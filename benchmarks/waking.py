@@ -29,11 +29,10 @@ from typing import Any
 import psycopg
 from airflow.providers.standard.triggers.external_task import WorkflowTrigger
 
-from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.models import TaskSpec
 from airflow_horsies.triggers import HorsiesTrigger
-from benchmarks.databases import connection_fields, make_database
+from benchmarks.databases import connection_fields, durable_postgres, make_database
 from benchmarks.figures import Figure, main, ratio
 
 # Of the standard provider's trigger that waits for what another DAG does.
@@ -165,7 +164,7 @@ def _wait(kind: str, waiters: int, endings: int) -> Waited:
 
 
 def measure(given: argparse.Namespace) -> list[Figure]:
-    with tempfile.TemporaryDirectory() as name, EmbeddedPostgres(Path(name) / "bench", durable=True) as postgres:
+    with tempfile.TemporaryDirectory() as name, durable_postgres(Path(name) / "bench") as postgres:
         info = make_database(postgres, "bench")
         os.environ["AIRFLOW_CONN_HORSIES_DEFAULT"] = json.dumps(connection_fields(info))
         ours: dict[int, list[Waited]] = {waiters: [] for waiters in given.waiters}

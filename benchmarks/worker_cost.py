@@ -23,7 +23,7 @@ from airflow_horsies.embedded.worker import HORSIES_WORKER, SPARK_WORKER, Horsie
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.models import TaskSpec, TaskState
 from benchmarks.counting import Cost, Meter, log_statements, per_task
-from benchmarks.databases import open_hook
+from benchmarks.databases import durable_postgres, open_hook
 from benchmarks.figures import Figure, main, ratio, take_turns, told
 
 PROJECT = Path(__file__).parents[1]
@@ -134,7 +134,7 @@ def costs(ours: Cost, plain: Cost) -> list[Figure]:
 def measure(given: argparse.Namespace) -> list[Figure]:
     with (
         tempfile.TemporaryDirectory() as folder,
-        EmbeddedPostgres(Path(folder) / "bench", durable=True) as postgres,
+        durable_postgres(Path(folder) / "bench") as postgres,
     ):
         return [*measure_pair(postgres, "", SAME, given), *measure_pair(postgres, "_defaults", (), given)]
 
