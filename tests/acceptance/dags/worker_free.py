@@ -108,13 +108,18 @@ with DAG("free_sensor", **DAG_OPTIONS) as dag:
         allowed_states=["COMPLETED", "FAILED"],
     )
 
+# Nobody serves their queue: one is cancelled, the other is marked failed.
+CANCELLED, MARKED = "t1", "t2"
+
 for count in (10, 200):
     with DAG(f"free_{count}", schedule=None, max_active_tasks=count) as dag:
         for number in range(count):
+            task_id, fails = f"t{number}", number % 10 == 9
             HorsiesOperator(
-                task_id=f"t{number}",
-                task_name="acceptance.fail" if number % 10 == 9 else "acceptance.sleep",
-                kwargs={"code": "PLANNED"} if number % 10 == 9 else {"seconds": 1 + number / 1000},
+                task_id=task_id,
+                task_name="acceptance.fail" if fails else "acceptance.sleep",
+                kwargs={"code": "PLANNED"} if fails else {"seconds": 1 + number / 1000},
+                horsies_queue="nobody" if task_id in (CANCELLED, MARKED) else "default",
                 worker_free=True,
             )
     globals()[dag.dag_id] = dag

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+
 import pytest
 
 from airflow_horsies.airflow_instance import InstanceState
+from airflow_horsies.core.batch import ChunkCount
 from airflow_horsies.models import TaskInstanceKey, TaskState
-from airflow_horsies.testing import FakeHorsies
+from airflow_horsies.testing import FakeAsyncClient, FakeHorsies
 from airflow_horsies.triggers import HorsiesSensorTrigger, HorsiesSubmissionTrigger, sensing
 from tests.unit.fakes import make_submission, put_submissions
 from tests.unit.triggers.rig import ID, INSTANCE, OTHER_ID, put_states, run, soon
@@ -69,3 +72,24 @@ def test_submission_of_an_instance_that_was_cleared_since_is_not_the_end(
 def test_task_instance_that_never_submits_is_waited_for_until_the_deadline() -> None:
     trigger = HorsiesSubmissionTrigger(task_instance=INSTANCE, poll_seconds=0.02, deadline=soon())
     assert run(trigger)["reason"] == "timed_out"
+
+
+def test_chunk_is_counted_again_after_a_repair_took_its_failed_items(
+    horsies: FakeHorsies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = iter([ChunkCount(wanted=3, completed=2, failed=1), ChunkCount(wanted=2, completed=2, failed=0)])
+
+    async def count_items(
+        client: FakeAsyncClient, task_ids: Collection[str], requested: Sequence[str] | None = None
+    ) -> dict[str, ChunkCount]:
+        if ID not in task_ids:
+            return {}
+        # A repair submits right after the first count.
+        put_submissions(horsies, [make_submission(ID, position=0), make_submission(OTHER_ID, position=1)])
+        return {ID: next(counts)}
+
+    monkeypatch.setattr(FakeAsyncClient, "count_items", count_items)
+    put_states(horsies, {ID: TaskState.FAILED, OTHER_ID: TaskState.COMPLETED})
+    put_submissions(horsies, [make_submission(ID, position=0)])
+    trigger = HorsiesSubmissionTrigger(task_instance=INSTANCE, poll_seconds=0.02, deadline=soon())
+    assert run(trigger)["reason"] == "ended"
