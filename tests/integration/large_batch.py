@@ -38,8 +38,8 @@ def main(conn_id: str, items: str, results: str, step: str) -> None:
         except TaskDeferred as deferred:
             told["trigger"] = deferred.trigger.serialize()
     else:
-        event = {"reason": "ended", "message": None, "task_ids": [], "life": 1, "size": int(items), "max_failures": 0}
-        value = operator.execute_complete(context(), event)
+        asked = {"life": 1, "size": int(items), "max_failures": 0, "results": results}
+        value = operator.execute_complete(context(), {"reason": "ended", "message": None, "task_ids": [], **asked})
         told["value"] = [len(value), value[0], value[-1]] if isinstance(value, list) else value
     told["before_mb"] = before / 1024
     told["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
