@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -32,6 +33,13 @@ def test_results_are_flat_and_known() -> None:
     assert set(results) <= set(AIMS)
     assert all(isinstance(value, int | float) for value in results.values())
     assert set(meta["spread"]) == set(results)
+
+
+def test_guide_tells_the_measured_hold() -> None:
+    measured = json.loads((RESULTS.parent / "deferrals.json").read_text())
+    half, most = round(measured["hold_p50_seconds"]), math.ceil(measured["hold_p95_seconds"])
+    page = (PAGE.parents[1] / "how-to" / "troubleshooting.md").read_text()
+    assert f"up to about {half} seconds, and 95 of 100 for {most} or less" in " ".join(page.split())
 
 
 @pytest.mark.parametrize(
