@@ -11,7 +11,7 @@ from airflow_horsies.core.batch import BatchReference, BatchSpec, ChunkSize, Ite
 from airflow_horsies.core.chunk import Isolation
 from airflow_horsies.core.spec import TaskSpec
 from airflow_horsies.core.submission import AirflowTry, OnClear, TaskInstanceKey
-from airflow_horsies.exceptions import InvalidTask
+from airflow_horsies.exceptions import InvalidTask, TaskNotFound
 
 
 class BatchCalls:
@@ -113,6 +113,13 @@ class BatchCalls:
         with self._hook_of(found).client as client:
             places = client.read_batch(found.task_instance, life=found.life, size=found.size)
             for item in iterate_items(client, places):
+                if not item.state.is_terminal:
+                    raise TaskNotFound(
+                        f"Item {item.place} of the batch of {found.task_instance} has not ended, because the task "
+                        "instance has submitted it again since it returned this reference. Read the values with the "
+                        "reference that it returns next.",
+                        task_id=item.task_id,
+                    )
                 yield item.value
 
     def _hook_of(self, reference: BatchReference) -> Self:

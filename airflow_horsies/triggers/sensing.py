@@ -144,9 +144,9 @@ class HorsiesSubmissionTrigger(HorsiesSensorTrigger):
             await self._wait_until_news(client, waiter)
             # A clear cancels the old tasks and submits new ones at once, so only the latest tasks count.
             latest = await self._find_task_ids(client)
+            # Other items may be requested now, also of the same chunks.
+            self._counted.clear()
             if latest != task_ids:
-                # Other items of the same chunks may be requested now.
-                self._counted.clear()
                 return None, latest
             reason = await self._reason(client, waiter)
             if reason is not None and not await self._has_ended():

@@ -18,6 +18,7 @@ from airflow_horsies.worker.attempt import Running, RunningAttempt, RunningItem,
 from airflow_horsies.worker.chunk import ChunkOrder, ChunkRun, ItemTask, Tools
 from airflow_horsies.worker.engines.engine import Spark, make_spark
 from airflow_horsies.worker.errors import Failure, TaskFault, code_text, describe, is_unstorable, short
+from airflow_horsies.worker.forking import end_copy
 from airflow_horsies.worker.housekeeping import Housekeeper
 from airflow_horsies.worker.logs import AttemptLog, Capture
 from airflow_horsies.worker.masking import mask_known
@@ -107,13 +108,16 @@ class Child:
         value: Any = None
         error: BaseException | None = None
         spark = self._spark if with_spark else None
+        pid = os.getpid()
         try:
             try:
                 with self._stopper.armed(attempt):
                     value = body(spark.open_session(assignment.task_id) if spark else None)
             except BaseException as raised:
                 error = raised
-                self._log_error(attempt, raised)
+            end_copy(pid, error)
+            if error is not None:
+                self._log_error(attempt, error)
             failure = None if error is None else describe(error)
             self._settle(attempt)
             if spark is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import json
 import logging
+import os
 import socket
 import threading
 import time
@@ -21,6 +22,7 @@ from airflow_horsies.core.item import ItemOutcome
 from airflow_horsies.worker.attempt import RunningAttempt, RunningItem, StopReason
 from airflow_horsies.worker.engines.engine import Spark, close_session
 from airflow_horsies.worker.errors import Failure, TaskFault, code_text, describe, short
+from airflow_horsies.worker.forking import end_copy
 from airflow_horsies.worker.logs import Capture
 from airflow_horsies.worker.outcomes import OutcomeWriter
 from airflow_horsies.worker.stopping import Stopper
@@ -120,6 +122,7 @@ class ChunkRun:
         self._begun = begun
         self._tools = tools
         self._hostname = socket.gethostname()
+        self._pid = os.getpid()
         self._size = len(order.items)
         self._ready = deque(number for number in range(self._size) if number not in begun.recorded)
         # Items that are tried again, by the time of the next try.
@@ -203,6 +206,7 @@ class ChunkRun:
                 value = self._task.call(self._open_session(), self._order.arguments_of(number))
         except BaseException as raised:
             error = raised
+        end_copy(self._pid, error)
         self._tools.capture.end_lines()
         if item.own_stop_reason is not None and not self._tools.stopper.settle(item):
             self._session = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import logging
 import os
+import sys
 import time
 import uuid
 from datetime import date, timedelta
@@ -138,6 +139,24 @@ def talk(*, number: int) -> None:
 def show(*, seconds: float) -> None:
     progress(1, 3, "loading")
     time.sleep(seconds)
+
+
+@python_task(app, "fork")
+def fork(*, how: str, file: str) -> str:
+    """Forks, and its copy does not end itself."""
+    with Path(file).open("a") as runs:
+        runs.write(f"{how}\n")
+    if how != "no" and os.fork() == 0:
+        if how == "raise":
+            raise LookupError("in the copy")
+        if how == "exit":
+            sys.exit(3)
+        return "copy"
+    if how != "no":
+        # Long enough for the copy to go on with the other items.
+        time.sleep(1.5)
+        return str(os.waitstatus_to_exitcode(os.wait()[1]))
+    return "done"
 
 
 @python_task(app, "echo")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -280,6 +282,24 @@ def test_triggers_of_the_sensor_do_not_fire_for_a_chunk_whose_failed_item_was_re
     assert run(event_of(by_instance))["reason"] == "timed_out"
     rig.run(hook, again[-1])
     assert run(event_of(HorsiesSensorTrigger(task_ids=again, deadline=soon(9), **common)))["reason"] == "ended"
+
+
+def test_trigger_of_the_sensor_counts_again_when_the_failed_item_is_no_longer_requested(hook: HorsiesHook) -> None:
+    (chunk,) = rig.submit(hook, range(2)).task_ids
+    rig.run(hook, chunk, 1)
+    trigger = HorsiesSubmissionTrigger(
+        task_instance=asdict(INSTANCE), poll_seconds=0.2, deadline=soon(6), horsies_conn_id=CONN_ID
+    )
+
+    async def submit_meanwhile() -> Any:
+        event = asyncio.ensure_future(event_of(trigger))
+        await asyncio.sleep(1)
+        again = await asyncio.to_thread(rig.submit, hook, range(1), at=rig.tried(2))
+        # The same task, of which another item is requested.
+        assert again.task_ids == (chunk,)
+        return await event
+
+    assert run(submit_meanwhile())["reason"] == "ended"
 
 
 # -- without a task instance ------------------------------------------------------------------------------------------

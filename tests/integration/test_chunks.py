@@ -364,6 +364,22 @@ def test_a_chunk_without_a_policy_fails_and_keeps_the_outcomes(rig: Rig) -> None
 # -- workers --------------------
 
 
+@pytest.mark.parametrize(("how", "status"), [("return", "0"), ("raise", "1"), ("exit", "3")])
+def test_a_copy_that_an_item_forked_runs_no_item_and_ends_none(rig: Rig, tmp_path: Path, how: str, status: str) -> None:
+    file = str(tmp_path / "runs")
+    items = [{"how": each, "file": file} for each in (how, "no", "no")]
+    task, ended = run(rig, "fork", items)
+    assert task.state is TaskState.COMPLETED
+    assert [(row["outcome"], json.loads(row["value"])) for row in ended] == [
+        ("COMPLETED", status),
+        ("COMPLETED", "done"),
+        ("COMPLETED", "done"),
+    ]
+    assert Path(file).read_text().split() == [how, "no", "no"]
+    # A task of its own, too.
+    assert rig.ok("fork", how=how, file=file) == status
+
+
 def test_a_worker_records_what_it_can_do(rig: Rig) -> None:
     from airflow_horsies import __version__
 

@@ -106,6 +106,10 @@ def test_reference_leads_to_the_values(hook: HorsiesHook, stored: dict[str, Any]
     assert isinstance(run(hook, start(operator, stored)), TaskSuccessEvent)
     expected = [1] * 6 if chunk_size is None else [0, 10, 20, 30, 40, 50]
     assert list(hook.read_values(stored["return_value"])) == expected
+    # A clear that does not reset the run stays in the life.
+    submit(hook, range(6), traced(2), chunk_size)
+    with pytest.raises(TaskNotFound, match=r"Item 0 of the batch of .* has not ended"):
+        list(hook.read_values(stored["return_value"]))
 
 
 def test_large_batch_is_sent_and_read_off_the_loop(

@@ -77,7 +77,7 @@ def test_task_instance_that_never_submits_is_waited_for_until_the_deadline() -> 
 def test_chunk_is_counted_again_after_a_repair_took_its_failed_items(
     horsies: FakeHorsies, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counts = iter([ChunkCount(wanted=3, completed=2, failed=1), ChunkCount(wanted=2, completed=2, failed=0)])
+    counts = [ChunkCount(wanted=2, completed=2, failed=0), ChunkCount(wanted=3, completed=2, failed=1)]
 
     async def count_items(
         client: FakeAsyncClient, task_ids: Collection[str], requested: Sequence[str] | None = None
@@ -86,7 +86,7 @@ def test_chunk_is_counted_again_after_a_repair_took_its_failed_items(
             return {}
         # A repair submits right after the first count.
         put_submissions(horsies, [make_submission(ID, position=0), make_submission(OTHER_ID, position=1)])
-        return {ID: next(counts)}
+        return {ID: counts.pop() if len(counts) > 1 else counts[0]}
 
     monkeypatch.setattr(FakeAsyncClient, "count_items", count_items)
     put_states(horsies, {ID: TaskState.FAILED, OTHER_ID: TaskState.COMPLETED})
