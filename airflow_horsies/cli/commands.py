@@ -26,6 +26,7 @@ from airflow_horsies.client.waiting import wait_until_stopped
 from airflow_horsies.core.attempts import ShownAttempt, recorded_attempts
 from airflow_horsies.core.batch import ItemView
 from airflow_horsies.core.log import LogLine
+from airflow_horsies.core.masking import mask_text, mask_value
 from airflow_horsies.core.submission import Submission, TaskInstanceKey
 from airflow_horsies.core.task import CancelOutcome, TaskState, TaskView
 from airflow_horsies.core.values import attempt_values, line_values, to_plain
@@ -273,7 +274,7 @@ def _no_such_connection(conn_id: str) -> str:
 def _print(data: Any, output: str) -> None:
     # Text from the database may look like the console's markup.
     console = AirflowConsole(markup=False, emoji=False, highlight=False)
-    plain = to_plain(data)
+    plain = mask_value(to_plain(data))
     match output:
         case "json":
             print(json.dumps(plain, ensure_ascii=False))
@@ -315,7 +316,7 @@ def _task_row(task: TaskView) -> dict[str, Any]:
         "sent_at": _short_time(task.sent_at),
         "finished_at": _short_time(task.finished_at),
         "retries": f"{task.retry_count}/{task.max_retries}",
-        "error_code": task.error_code or "",
+        "error_code": _escape_controls(task.error_code or ""),
     }
 
 
@@ -361,7 +362,7 @@ def _item_row(item: ItemView) -> dict[str, Any]:
         "tries": item.tries,
         "started_at": _short_time(began),
         "duration": f"{(ended - began).total_seconds():.2f} s" if began and ended else "",
-        "error_code": item.error_code or "",
+        "error_code": _escape_controls(item.error_code or ""),
         "error": _first_line(item.message or ""),
         "hostname": item.hostname or "",
     }
@@ -374,7 +375,7 @@ def _attempt_row(attempt: ShownAttempt) -> dict[str, Any]:
         "outcome": attempt.outcome,
         "started_at": _short_time(attempt.started_at),
         "duration": "" if seconds is None else f"{seconds:.2f} s",
-        "error_code": attempt.error_code or "",
+        "error_code": _escape_controls(attempt.error_code or ""),
         "error": _first_line(attempt.message or ""),
         "will_retry": "yes" if attempt.will_retry else "no",
         "worker": f"{attempt.hostname or '?'}:{attempt.pid or '?'}",
@@ -391,7 +392,7 @@ def _all_values(task: TaskView, submissions: Sequence[Submission], attempts: Seq
 
 def _line_text(line: LogLine) -> str:
     at = f"{line.logged_at:%Y-%m-%d %H:%M:%S}.{line.logged_at.microsecond // 1000:03d}"
-    return f"{at} {line.level:<8} [attempt {line.attempt}] {_escape_controls(line.text)}"
+    return f"{at} {line.level:<8} [attempt {line.attempt}] {_escape_controls(mask_text(line.text))}"
 
 
 def _escape_controls(text: str) -> str:
@@ -409,8 +410,9 @@ def _submission_values(submission: Submission) -> dict[str, Any]:
 
 
 def _first_line(text: str) -> str:
-    line = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    return line if len(line) <= MAX_MESSAGE_CHARS else f"{line[: MAX_MESSAGE_CHARS - 1]}…"
+    # Masked before it is cut: a cut secret would not be recognised.
+    masked = _escape_controls(mask_text(next((line.strip() for line in text.splitlines() if line.strip()), "")))
+    return masked if len(masked) <= MAX_MESSAGE_CHARS else f"{masked[: MAX_MESSAGE_CHARS - 1]}…"
 
 
 def _short_time(instant: Any) -> str:

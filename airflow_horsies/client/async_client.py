@@ -76,6 +76,13 @@ class AsyncClient:
             return await self.in_thread(lambda client: client.read_tasks(wanted))
         return await self.read(partial(reading.read_tasks, ids=wanted))
 
+    async def read_outlines(self, task_ids: Iterable[str]) -> dict[str, TaskView]:
+        """As read_tasks, without arguments and results, which may be very large."""
+        wanted = canonical_ids(task_ids)
+        if len(wanted) > MAX_TASKS_ON_LOOP:
+            return await self.in_thread(lambda client: client.read_outlines(wanted))
+        return await self.read(partial(reading.read_tasks, ids=wanted, whole=False))
+
     async def read_queues(self) -> list[QueueDepth]:
         return await self.read(cluster.read_queues)
 

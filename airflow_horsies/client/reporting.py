@@ -261,12 +261,16 @@ class WorkerClient:
         return self._run(begin)
 
     def report_items(self, claim: Claim, ended: Sequence[ItemOutcome]) -> ChunkNews:
-        """Write outcomes durably, only while the worker has the claim. Nothing is written without it."""
+        """Write outcomes durably, only while the worker has the claim. Nothing is written without it; without outcomes,
+        the claim is only read."""
         wire = self._known_wire()
 
         def report() -> Script[ChunkNews]:
-            yield from items.lock_tables()
-            rows = yield wire.lock_running_task(claim.task_id, claim.worker_id, claim.claimed_at)
+            if ended:
+                yield from items.lock_tables()
+            # A lock is a write too, which a confirmation several times a second does not need.
+            find = wire.lock_running_task if ended else wire.read_running_task
+            rows = yield find(claim.task_id, claim.worker_id, claim.claimed_at)
             dropped = yield from items.read_dropped(claim.task_id)
             if not rows:
                 cancelled = yield from attempts.is_cancel_requested(claim.task_id)

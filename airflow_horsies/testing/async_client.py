@@ -77,6 +77,9 @@ class FakeAsyncClient(AsyncClient):
     async def read_tasks(self, task_ids: Iterable[str]) -> dict[str, TaskView]:
         return self.client.read_tasks(task_ids)
 
+    async def read_outlines(self, task_ids: Iterable[str]) -> dict[str, TaskView]:
+        return self.client.read_outlines(task_ids)
+
     async def read_queues(self) -> list[QueueDepth]:
         return self.client.read_queues()
 

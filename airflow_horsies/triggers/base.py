@@ -205,7 +205,7 @@ class HorsiesTrigger(BaseTrigger):
 
     async def _is_unserved(self, client: AsyncClient, task_ids: Collection[str]) -> bool:
         queues, now = await client.read_queues(), datetime.now(UTC)
-        return any(is_unserved(task, queues, now) for task in (await client.read_tasks(task_ids)).values())
+        return any(is_unserved(task, queues, now) for task in (await client.read_outlines(task_ids)).values())
 
     async def _cancel_if_given_up(self) -> None:
         instance = self._submitted_by()

@@ -258,15 +258,16 @@ class ChunkRun:
 
     def _fail(self, item: RunningItem, outcome: str, failure: Failure) -> None:
         code = failure.code or ""
+        # Within the limit of the log: there may be very many items and tries, and their errors are in their records.
         delay = self._order.find_delay(code, item.tries)
         if delay is None:
-            item.log.add_note("ERROR", f"{code}: {failure.message}")
+            item.log.add("ERROR", [f"{code}: {failure.message}"])
             self._add(self._ended(item, outcome, failure))
         elif self._is_late(datetime.now(UTC) + timedelta(seconds=delay)):
             message = f"good_until passes before the item is tried again. Its last error: {code}: {failure.message}"
             self._add(self._ended(item, "EXPIRED", Failure(OutcomeCode.TASK_EXPIRED.value, message)))
         else:
-            item.log.add_note("WARNING", f"{code}: {failure.message} Trying again in {delay:.1f} s.")
+            item.log.add("WARNING", [f"{code}: {failure.message} Trying again in {delay:.1f} s."])
             heapq.heappush(self._waiting, (time.monotonic() + delay, item.number))
 
     def _skip(self, number: int, outcome: str, code: OutcomeCode, message: str) -> None:

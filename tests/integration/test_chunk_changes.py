@@ -435,3 +435,15 @@ def test_auto_aims_at_the_measured_duration(hook: HorsiesHook) -> None:
     put_worker(hook, 1, features="{chunks}")
     third = replace(INSTANCE, task_id="third")
     assert len(hook.client.submit_batch(batch(range(4), "auto"), third, tried()).task_ids) == 2
+
+
+def test_counting_replaced_items_does_not_pair_all_chunks_with_each_other(hook: HorsiesHook) -> None:
+    ids = list(submit(hook, range(4_000), 2).task_ids)
+    sql(hook, "UPDATE airflow_horsies.chunks SET places[1] = -1 WHERE horsies_task_id = %s", ids[0])
+    sql(hook, "ANALYZE airflow_horsies.submissions, airflow_horsies.chunks")
+    began = time.monotonic()
+    hook.client.count_items(ids)
+    plain = time.monotonic() - began
+    began = time.monotonic()
+    hook.client.count_items(ids, ids)
+    assert time.monotonic() - began < 5 * plain + 0.2

@@ -86,6 +86,17 @@ def test_outcomes_are_written_once_and_only_with_the_claim(
     assert [row[0] for row in numbers(own)] == [0, 2, 3]
 
 
+def test_a_report_without_outcomes_writes_nothing(own: psycopg.Connection, client: WorkerClient, claim: Claim) -> None:
+    """A child confirms its claim several times a second, however long an item takes."""
+    client.begin_chunk(claim)
+    locked = "SELECT xmax::text FROM horsies_tasks WHERE id::text = %s"
+    before = own.execute(locked, (claim.task_id,)).fetchone()
+    assert client.report_items(claim, []).claim is ClaimState.HELD
+    assert own.execute(locked, (claim.task_id,)).fetchone() == before
+    claim_task(own, claim.task_id, worker="another")
+    assert client.report_items(claim, []).claim is ClaimState.LOST
+
+
 @pytest.mark.both_releases
 def test_the_same_worker_with_a_newer_claim_has_another_claim(
     own: psycopg.Connection, client: WorkerClient, claim: Claim

@@ -15,6 +15,7 @@ import pytest
 from airflow_horsies import triggers
 from airflow_horsies.airflow_instance import InstanceState
 from airflow_horsies.client import hub as hub_module
+from airflow_horsies.client.async_client import AsyncClient
 from airflow_horsies.client.ledger import read_ledger_version
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.hook import HorsiesHook
@@ -135,6 +136,14 @@ def test_queue_that_nobody_serves_fires(hook: HorsiesHook) -> None:
     task_id = hook.enqueue_task(TaskSpec(task_name="add", queue="nobody"))
     trigger = HorsiesTrigger(task_ids=[task_id], horsies_conn_id=CONN_ID, queue_deadline=soon(0.3), deadline=soon(60))
     assert run(event_of(trigger))["reason"] == "not_served"
+
+
+def test_whether_a_queue_is_served_is_asked_without_reading_arguments(
+    hook: HorsiesHook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chunk has the arguments of up to 10,000 items, and all triggers share the event loop."""
+    monkeypatch.setattr(AsyncClient, "read_tasks", None)
+    test_queue_that_nobody_serves_fires(hook)
 
 
 def test_task_that_started_in_time_is_waited_for(hook: HorsiesHook) -> None:

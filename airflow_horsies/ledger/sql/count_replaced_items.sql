@@ -1,9 +1,14 @@
 -- How many items of chunks did not complete and were sent again, by the same task instance, in none of the given tasks.
-WITH sent AS (
+-- The task instances first: each of many tasks would be joined with all of them.
+WITH counted AS (
+    SELECT DISTINCT namespace, dag_id, run_id, task_id, map_index
+    FROM airflow_horsies.submissions
+    WHERE horsies_task_id = ANY(%(ids)s::uuid[])
+),
+sent AS (
     SELECT DISTINCT again.horsies_task_id, again.work, again.occurrence, again.place
-    FROM airflow_horsies.submissions AS counted
+    FROM counted
     INNER JOIN airflow_horsies.submissions AS again USING (namespace, dag_id, run_id, task_id, map_index)
-    WHERE counted.horsies_task_id = ANY(%(ids)s::uuid[])
 ),
 requested AS (
     SELECT

@@ -336,3 +336,16 @@ def test_outside_a_worker_a_chunk_is_refused() -> None:
         lambda session, item: "1", lambda error, failure: failure, with_spark=False, stops_at_good_until=False
     )
     assert run_chunk(task, {"items": []}).err.error_code == "CHUNKS_UNSUPPORTED"
+
+
+def test_errors_of_many_items_and_tries_stay_within_the_limit_of_the_log(child: Child, tables: Tables) -> None:
+    child._settings = WorkerSettings(database_url=URL, log_lines=10)
+
+    def fail(item: Any) -> Any:
+        raise TaskFault("BROKEN", "no")
+
+    policy = {"max_retries": 2, "intervals": [0, 0], "auto_retry_for": ["BROKEN"], "jitter": False}
+    run(child, fail, [{}] * 50, retry_policy=policy)
+    assert len(written(tables)) == 50
+    # Ten, and our own notes: that the limit was reached, how many lines were dropped, and the end of the chunk.
+    assert len(tables.lines["t1", 1]) <= 13
