@@ -7,12 +7,10 @@ Airflow stores their paths and arguments: treat them as schema.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from airflow.triggers.base import TaskSuccessEvent, TriggerEvent
 
@@ -23,18 +21,17 @@ from airflow_horsies.operators.base import ATTEMPTS_LINK, HorsiesTaskOperator
 from airflow_horsies.operators.batch import HorsiesBatchOperator
 from airflow_horsies.operators.rendering import integer, task_ids_of
 from airflow_horsies.operators.task import HorsiesOperator
+from airflow_horsies.operators.threads import Threads
 from airflow_horsies.operators.worker_free import decode_fields
 from airflow_horsies.triggers.base import HorsiesTrigger, Reason
 from airflow_horsies.triggers.sensing import HorsiesSensorTrigger, HorsiesSubmissionTrigger
 from airflow_horsies.triggers.task_log import TaskLog
 
-T = TypeVar("T")
-
 KINDS: Mapping[str, type[HorsiesTaskOperator]] = {"task": HorsiesOperator, "batch": HorsiesBatchOperator}
 # The trigger applies the time-out of a sensor itself, this long before Airflow does.
 TRIGGERER_GRACE = timedelta(seconds=60)
-# Templates, XCom backends and secrets backends may block, and other triggers share the default threads.
-_threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="horsies-start")
+# Tasks that start do not keep those that end from storing their values.
+STARTING, ENDING = Threads("horsies-start"), Threads("horsies-end")
 
 
 class StartTrigger(HorsiesTrigger):
@@ -130,12 +127,12 @@ class HorsiesStartTrigger(StartTrigger):
     _sending: asyncio.Task[HorsiesTrigger] | None = None
 
     async def _start(self, client: AsyncClient) -> HorsiesTrigger:
-        operator, context, specs = await _in_thread(self._prepare)
+        operator, context, specs = await STARTING.run(self._prepare)
         self._operator = operator
         self._sending = asyncio.create_task(self._send(client, context, specs))
         # A kill does not interrupt it but waits for it: many tasks are sent by a thread, which would go on.
         waiting = await asyncio.shield(self._sending)
-        await _in_thread(partial(self._announce, context))
+        await STARTING.run(partial(self._announce, context))
         return waiting
 
     async def _send(self, client: AsyncClient, context: Any, specs: Any) -> HorsiesTrigger:
@@ -183,7 +180,7 @@ class HorsiesStartTrigger(StartTrigger):
             self.log.warning("A later try of the task has submitted, so this one stores no value.")
             return
         try:
-            await _in_thread(partial(self._push, make_value))
+            await ENDING.run(partial(self._push, make_value))
         except Exception as error:
             # A worker meets the same error and reports it, or succeeds.
             self.log.warning("The value cannot be stored here, so the task continues on a worker: %s", error)
@@ -245,7 +242,7 @@ class HorsiesStartSensorTrigger(StartTrigger):
     )
 
     async def _start(self, client: AsyncClient) -> HorsiesTrigger:
-        given = await _in_thread(self._render_fields)
+        given = await STARTING.run(self._render_fields)
         over = self._time_is_over_at
         common = {
             "failed_states": given["failed_states"],
@@ -271,8 +268,3 @@ class HorsiesStartSensorTrigger(StartTrigger):
         context, env = self._context(), template_env(native=self.render_template_as_native_obj)
         rendered = {name: self.render_template(self._given[name], context, env) for name in self.template_names}
         return {**self._given, **rendered}
-
-
-async def _in_thread(work: Callable[[], T]) -> T:
-    context = contextvars.copy_context()
-    return await asyncio.get_running_loop().run_in_executor(_threads, context.run, work)
