@@ -143,6 +143,8 @@ SHORT: dict[str, str] = {
     "short_spark_vs_spark_submit": "A short Spark job: faster than `SparkSubmitOperator`",
     "wake_p99_vs_polling": "Waking 1,000 waiting tasks (p99): faster than polling",
     "batch_1000_vs_mapped": "1,000 short tasks in one batch: faster than 1,000 mapped tasks on LocalExecutor",
+    "batch_1000_chunked_vs_mapped": "… in chunks of 50",
+    "batch_1000_chunked_vs_celery_group": "… faster than a Celery group with Redis",
     "submit_vs_upstream_send": "Submitting exactly once: time relative to a plain `send()` of horsies",
     "submit_growth_1e6_vs_1e4": "Submitting with 10⁶ tasks in the database: time relative to 10⁴",
     "bytes_per_waiter_10000": "Memory per waiting task",
