@@ -25,7 +25,7 @@ with warnings.catch_warnings():
     # Airflow's security module brings Starlette's test client along, which warns of the httpx it finds.
     warnings.simplefilter("ignore")
     from airflow_horsies.ui.routes import instance as instance_routes
-    from airflow_horsies.ui.routes.instance import CancelBody, Sort
+    from airflow_horsies.ui.routes.instance import CancelBody, ItemBody, Sort
 
 pytestmark = pytest.mark.parametrize("release", [MOVED], indirect=True)
 
@@ -159,7 +159,11 @@ def test_a_kept_item_is_shown_once_after_a_repair(hook: HorsiesHook) -> None:
 
 
 def cancel(position: int | None) -> dict[str, Any]:
-    return answer(instance_routes.cancel(INSTANCE, CancelBody(position=position)))
+    if position is None:
+        return answer(instance_routes.cancel(INSTANCE, CancelBody()))
+    newest = show(position=position)["submissions"][0]
+    item = ItemBody(**{name: newest[name] for name in ("position", "horsies_task_id", "number")})
+    return answer(instance_routes.cancel(INSTANCE, CancelBody(item=item)))
 
 
 def test_one_item_is_cancelled_and_the_rest_of_its_chunk_goes_on(hook: HorsiesHook) -> None:
