@@ -30,6 +30,8 @@ HorsiesError
 │   ├── NamespaceTaken        the same task instance was submitted by another Airflow deployment
 │   └── StaleSubmission       the task instance was cleared, and a newer life has submitted
 ├── ChunksUnsupported     a live worker of the queue cannot run chunks
+├── BatchChanged          the item at a position is no longer the one that was shown
+├── RepairTooEarly        the task instance was cleared, and has not started since
 ├── SourceError           a read of the Spark data source is invalid
 │   └── SnapshotGone          the snapshot that a DataFrame was planned on has been released
 └── WireError             a row cannot be decoded; never reported as "not found"
@@ -183,6 +185,17 @@ class StaleSubmission(SubmissionError):
 
 class ChunksUnsupported(HorsiesError):
     """A live worker of the queue cannot run chunks. Nothing was sent."""
+
+
+class BatchChanged(HorsiesError):
+    """The item at a position of a batch is no longer the one that the user saw."""
+
+    def __init__(self, message: str = "The batch has changed since the page was loaded. Reload it.") -> None:
+        super().__init__(message)
+
+
+class RepairTooEarly(HorsiesError):
+    """A plain clear, which runs everything again, has not started yet."""
 
 
 class SourceError(HorsiesError, ValueError):

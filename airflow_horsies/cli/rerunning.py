@@ -7,13 +7,14 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from airflow.models.dagrun import DagRun
+from airflow.models.taskinstance import TaskInstance
 from airflow.utils.session import create_session
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from airflow_horsies.borrowed.airflow import clear_with_downstream
 from airflow_horsies.client.client import Client
-from airflow_horsies.client.repairing import request_repair, withdraw_repair
+from airflow_horsies.client.repairing import request_repair, require_started, withdraw_repair
 from airflow_horsies.core.submission import TaskInstanceKey
 from airflow_horsies.exceptions import InvalidTask
 
@@ -51,6 +52,7 @@ def rerun_instance(
         dag_run = _find_run(session, instance)
         if not only_failed:
             return Rerun(cleared=_clear(session, dag_run, instance), only_failed=False, items=None)
+        _require_started(session, instance)
         made = request_repair(
             client,
             instance,
@@ -74,6 +76,19 @@ def _find_run(session: Session, instance: TaskInstanceKey) -> DagRun:
     if dag_run is None:
         raise InvalidTask("run_id", f"names no run of DAG {instance.dag_id!r}: {instance.run_id!r}")
     return dag_run
+
+
+def _require_started(session: Session, instance: TaskInstanceKey) -> None:
+    ti = session.scalar(
+        select(TaskInstance).where(
+            TaskInstance.dag_id == instance.dag_id,
+            TaskInstance.run_id == instance.run_id,
+            TaskInstance.task_id == instance.task_id,
+            TaskInstance.map_index == instance.map_index,
+        )
+    )
+    if ti is not None:
+        require_started(instance, None if ti.state is None else str(ti.state), resumes=ti.next_method is not None)
 
 
 def _clear(session: Session, dag_run: DagRun, instance: TaskInstanceKey) -> int:

@@ -104,6 +104,18 @@ class OnClear(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShownItem:
+    """An item of a batch as a page shows it.
+
+    :param number: its number in its chunk; None if it is a task of its own.
+    """
+
+    position: int
+    task_id: str
+    number: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RepairRequest:
     """A request to run again, after the next clear, only what did not complete.
 

@@ -11,23 +11,23 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import repeat
 
-from airflow_horsies.core.submission import OnClear, RepairRequest, TaskInstanceKey
+from airflow_horsies.core.batch import NO_NUMBER
+from airflow_horsies.core.submission import OnClear, RepairRequest, ShownItem, TaskInstanceKey
 from airflow_horsies.core.task import TaskState
 from airflow_horsies.db.statement import Row, Rows, Script, Statement, sql_text
-from airflow_horsies.exceptions import InvalidTask, TaskNotFound
+from airflow_horsies.exceptions import BatchChanged, InvalidTask, TaskNotFound
 from airflow_horsies.ledger.cancelling import lock_task_instance
 from airflow_horsies.ledger.chunks import split_works
 from airflow_horsies.ledger.identity import Item, Submitter, is_key_of_trace, is_same_run, last_try
 from airflow_horsies.ledger.latest import Deployment
 from airflow_horsies.ledger.schema import PACKAGE
-from airflow_horsies.ledger.submissions import key_of
 
 # The first version of the ledger with requests.
 SINCE = 6
 # A request whose clear never came is void after this time.
 VALID_FOR = timedelta(days=1)
 KEPT_FOR = timedelta(days=30)
-MAX_PLACES = 1_000
+MAX_ITEMS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,16 +101,16 @@ def request_repair(
     clear_number: int,
     run_started_at: datetime | None,
     requested_by: str,
-    places: Collection[int] | None = None,
+    items: Collection[int | ShownItem] | None = None,
 ) -> Script[RepairRequest]:
     """Request that the next clear of a task instance runs again only what did not complete.
 
     :param clear_number: of the DAG run now.
     :param run_started_at: of the DAG run now.
-    :param places: the items to run again; None for all.
+    :param items: the items to run again, by place or as a page showed them; None for all.
     """
-    if places is not None and not 1 <= len(places) <= MAX_PLACES:
-        raise InvalidTask("items", f"must be 1 to {MAX_PLACES} items, not {len(places)}")
+    if items is not None and not 1 <= len(items) <= MAX_ITEMS:
+        raise InvalidTask("items", f"must be 1 to {MAX_ITEMS} items, not {len(items)}")
     yield from lock_task_instance(deployment.namespace, task_instance)
     newest = yield Statement(sql_text(PACKAGE, "read_last_life"), deployment.params(task_instance))
     if newest[0]["life"] is None:
@@ -118,7 +118,7 @@ def request_repair(
             f"{task_instance} has not submitted a horsies task, so there is nothing to repair. Clear it to run it.",
             task_id="(none)",
         )
-    items = None if places is None else (yield from _find_items(deployment, task_instance, places))
+    chosen = None if items is None else (yield from _find_items(deployment, task_instance, items))
     (row,) = yield Statement(
         sql_text(PACKAGE, "request_repair"),
         {
@@ -126,17 +126,17 @@ def request_repair(
             "life": newest[0]["life"],
             "clear_number": clear_number,
             "run_started_at": run_started_at,
-            "works": None if items is None else b"".join(item.work for item in items),
-            "occurrences": None if items is None else [item.occurrence for item in items],
+            "works": None if chosen is None else b"".join(item.work for item in chosen),
+            "occurrences": None if chosen is None else [item.occurrence for item in chosen],
             "requested_by": requested_by,
         },
     )
-    return RepairRequest(id=row["id"], life=newest[0]["life"], items=None if items is None else len(items))
+    return RepairRequest(id=row["id"], life=newest[0]["life"], items=None if chosen is None else len(chosen))
 
 
 def withdraw_repair(deployment: Deployment, task_instance: TaskInstanceKey, id_: int) -> Script[bool]:
     """Withdraw a request whose clear failed; returns whether it was open."""
-    params = {**key_of(deployment.namespace, task_instance), "id": id_}
+    params = {**deployment.params(task_instance), "id": id_}
     return bool((yield Statement(sql_text(PACKAGE, "withdraw_repair"), params)))
 
 
@@ -144,10 +144,19 @@ def prune_repairs() -> Statement:
     return Statement(sql_text(PACKAGE, "prune_repairs"), {"older_than_seconds": KEPT_FOR.total_seconds()})
 
 
-def _find_items(deployment: Deployment, key: TaskInstanceKey, places: Collection[int]) -> Script[list[Item]]:
-    rows = yield Statement(sql_text(PACKAGE, "find_items"), {**deployment.params(key), "places": sorted(set(places))})
+def _find_items(
+    deployment: Deployment, key: TaskInstanceKey, wanted: Collection[int | ShownItem]
+) -> Script[list[Item]]:
+    shown = [item for item in wanted if isinstance(item, ShownItem)]
+    places = {item.position if isinstance(item, ShownItem) else item for item in wanted}
+    rows = yield Statement(sql_text(PACKAGE, "find_items"), {**deployment.params(key), "places": sorted(places)})
+    standing = {row["place"]: (row["horsies_task_id"], row["number"]) for row in rows}
+    for item in shown:
+        number = NO_NUMBER if item.number is None else item.number
+        if standing.get(item.position) != (item.task_id, number):
+            raise BatchChanged
     found = {row["place"]: Item(bytes(row["work"]), row["occurrence"]) for row in rows if row["work"] is not None}
-    missing = sorted(set(places) - found.keys())
+    missing = sorted(places - found.keys())
     if missing:
         raise TaskNotFound(
             f"{key} has no item {missing[0]} that can be repaired alone. Leave it out to repair all items that did not "

@@ -67,6 +67,19 @@ def read_states(session: Session, keys: Collection[TaskInstanceKey]) -> dict[Tas
     }
 
 
+def read_waiting(session: Session, key: TaskInstanceKey) -> tuple[str | None, bool] | None:
+    """The state of a task instance, and whether it goes on after it was deferred; None if it no longer exists."""
+    row = session.execute(
+        select(TaskInstance.state, TaskInstance.next_method).where(
+            TaskInstance.dag_id == key.dag_id,
+            TaskInstance.run_id == key.run_id,
+            TaskInstance.task_id == key.task_id,
+            TaskInstance.map_index == key.map_index,
+        )
+    ).first()
+    return None if row is None else (None if row.state is None else str(row.state), row.next_method is not None)
+
+
 def read_run(session: Session, key: TaskInstanceKey) -> tuple[int, datetime | None] | None:
     """How often Airflow has cleared tasks of the DAG run, and its start; None if it no longer exists."""
     query = select(DagRun.clear_number, DagRun.start_date)

@@ -366,6 +366,23 @@ def test_a_request_is_withdrawn_once(rig: Rig) -> None:
     assert rig.submit(range(2), cleared()).outcomes == {SENT: 2}
 
 
+def test_another_deployment_of_the_namespace_neither_withdraws_nor_replaces_a_request(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def act_as(base_url: str) -> None:
+        monkeypatch.setattr(rig.hook.client.scope, "settings", replace(rig.hook.settings, base_url=base_url))
+
+    act_as("http://here")
+    rig.begin(DONE, FAILED)
+    made = rig.request()
+    act_as("http://elsewhere")
+    assert not withdraw_repair(rig.hook.client, INSTANCE, made)
+    with pytest.raises(TaskNotFound):
+        rig.request()
+    act_as("http://here")
+    assert rig.submit(range(2), cleared()).outcomes == {ADOPTED: 1, SENT: 1}
+
+
 def test_a_newer_request_replaces_an_older_one(rig: Rig) -> None:
     first = rig.begin(FAILED, FAILED, FAILED)
     rig.request(items=[0])

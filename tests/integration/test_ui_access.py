@@ -366,9 +366,8 @@ def test_only_who_may_write_the_dag_cancels_and_airflow_keeps_who_did(connected:
     assert set(hook.read_states(ids).values()) == {TaskState.PENDING}
     assert audited(connected, instance.run_id) == []
     for position, user in enumerate(("writer", "op", "admin")):
-        answer = connected.ask(
-            path, user, "POST", json={"position": position}, headers={"origin": connected.origin}, with_cookie=True
-        )
+        body = {"item": {"position": position, "horsies_task_id": ids[position], "number": None}}
+        answer = connected.ask(path, user, "POST", json=body, headers={"origin": connected.origin}, with_cookie=True)
         assert answer.json() == {"outcomes": {"CANCELLED": 1}, "past_retention": 0}
         assert hook.read_states(ids)[ids[position]] is TaskState.CANCELLED
     again = connected.ask(path, "writer", "POST", json={})
@@ -428,9 +427,12 @@ def test_nothing_is_cancelled_from_a_page_elsewhere(connected: Site, hook: Horsi
         {"task_id": "another_task", "position": 0},
         {"run_id": ["a list"]},
         {"task_id": "\x00"},
-        {"position": -1},
-        {"position": 2**31},
-        {"position": "x"},
+        {"position": 0},
+        {"item": {"position": -1, "horsies_task_id": "x", "number": None}},
+        {"item": {"position": 2**31, "horsies_task_id": "x", "number": None}},
+        {"item": {"position": "x", "horsies_task_id": "x", "number": None}},
+        {"item": {"position": 0, "horsies_task_id": "x" * 101, "number": None}},
+        {"item": {"position": 0, "horsies_task_id": "x"}},
         [],
         None,
         "{}",

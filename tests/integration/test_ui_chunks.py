@@ -25,7 +25,7 @@ with warnings.catch_warnings():
     # Airflow's security module brings Starlette's test client along, which warns of the httpx it finds.
     warnings.simplefilter("ignore")
     from airflow_horsies.ui.routes import instance as instance_routes
-    from airflow_horsies.ui.routes.instance import CancelBody, Sort
+    from airflow_horsies.ui.routes.instance import CancelBody, ItemBody, Sort
 
 pytestmark = pytest.mark.parametrize("release", [MOVED], indirect=True)
 
@@ -112,6 +112,28 @@ def test_items_are_filtered_by_state(hook: HorsiesHook, sort: Sort) -> None:
         assert found["items"][0]["state"] == state
 
 
+@pytest.mark.parametrize("sort", list(Sort))
+def test_items_are_filtered_by_their_own_state_and_not_by_that_of_their_chunk(hook: HorsiesHook, sort: Sort) -> None:
+    """Of chunks that failed: one with all outcomes, one without its last, one without any; and items that moved or are
+    no longer asked for."""
+    ids = list(submit(hook, range(8)).task_ids)
+    run(hook, ids[0], 1)
+    start(hook, ids[1])
+    write(hook, ids[1], {0: "BROKEN"})
+    end(hook, ids[1], TaskState.FAILED)
+    end(hook, ids[2], TaskState.FAILED)
+    run(hook, ids[3])
+    for at in (tried(), tried(2)):
+        if at.try_number == 2:
+            submit(hook, [7, 5, 3, 1, 0], at=at)
+        shown = {item["position"]: item["state"] for item in items()["items"]}
+        assert set(shown) == set(range(8 if at.try_number == 1 else 5))
+        for state in TaskState:
+            found = items(sort, state=state)
+            expected = sorted(position for position, each in shown.items() if each == state)
+            assert (found["total"], sorted(each["position"] for each in found["items"])) == (len(expected), expected)
+
+
 def test_one_item_is_shown_with_its_values_lines_and_attempts(hook: HorsiesHook) -> None:
     ids = mixed(hook)
     for number, text in ((0, "of another item"), (1, "of this one"), (None, "of none")):
@@ -159,7 +181,11 @@ def test_a_kept_item_is_shown_once_after_a_repair(hook: HorsiesHook) -> None:
 
 
 def cancel(position: int | None) -> dict[str, Any]:
-    return answer(instance_routes.cancel(INSTANCE, CancelBody(position=position)))
+    if position is None:
+        return answer(instance_routes.cancel(INSTANCE, CancelBody()))
+    newest = show(position=position)["submissions"][0]
+    item = ItemBody(**{name: newest[name] for name in ("position", "horsies_task_id", "number")})
+    return answer(instance_routes.cancel(INSTANCE, CancelBody(item=item)))
 
 
 def test_one_item_is_cancelled_and_the_rest_of_its_chunk_goes_on(hook: HorsiesHook) -> None:

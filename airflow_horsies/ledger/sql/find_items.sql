@@ -24,7 +24,8 @@ latest AS (
         AND known.is_latest
 )
 SELECT requested.place, substring(chunk.works FROM requested.ordinal::integer * 32 - 31 FOR 32) AS work,
-    coalesce(chunk.occurrences[requested.ordinal], 0) AS occurrence
+    coalesce(chunk.occurrences[requested.ordinal], 0) AS occurrence,
+    latest.horsies_task_id::text AS horsies_task_id, requested.ordinal::integer - 1 AS number
 FROM latest
 INNER JOIN airflow_horsies.chunks AS chunk USING (horsies_task_id)
 CROSS JOIN LATERAL unnest(chunk.places) WITH ORDINALITY AS requested (place, ordinal)
@@ -33,7 +34,7 @@ WHERE
     -- Of one place, only its chunk is taken apart; of many, this would take longer.
     AND (cardinality(%(places)s::integer[]) > 1 OR chunk.places && %(places)s::integer[])
 UNION ALL
-SELECT latest.place, sent.work, sent.occurrence
+SELECT latest.place, sent.work, sent.occurrence, latest.horsies_task_id::text, -1
 FROM latest
 INNER JOIN airflow_horsies.submissions AS sent USING (horsies_task_id, life)
 WHERE

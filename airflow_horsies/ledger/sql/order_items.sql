@@ -52,8 +52,33 @@ item AS (
         ON ended.horsies_task_id = given.id AND ended.number = requested.ordinal - 1
     WHERE
         requested.place >= 0
+        -- Of another state, only items without an outcome, and no chunk of which all have one, are taken apart.
+        AND (
+            coalesce(%(state)s::text, 'COMPLETED') = 'COMPLETED'
+            OR (
+                task.status = %(state)s::text
+                AND ended.outcome IS NULL
+                AND chunk.size > (
+                    SELECT count(*) FROM airflow_horsies.items AS written WHERE written.horsies_task_id = given.id
+                )
+            )
+        )
+    UNION ALL
+    SELECT
+        chunk.places[ended.number + 1], (SELECT newest.life FROM newest),
+        coalesce(chunk.rounds[ended.number + 1], 1), chunk.horsies_task_id, ended.number, ended.outcome, ended.tries,
+        extract(EPOCH FROM ended.finished_at - ended.started_at), ended.error_code,
+        coalesce(ended.hostname, task.hostname)
+    FROM unnest(%(ids)s::uuid[]) AS given (id)
+    INNER JOIN airflow_horsies.chunks AS chunk ON chunk.horsies_task_id = given.id
+    INNER JOIN airflow_horsies.items AS ended ON ended.horsies_task_id = given.id
+    LEFT JOIN task ON task.id = given.id
+    WHERE
+        ended.outcome = %(state)s::text
+        AND %(state)s::text <> 'COMPLETED'
+        AND chunk.places[ended.number + 1] >= 0
         -- All items of a completed chunk have completed.
-        AND (coalesce(%(state)s::text, 'COMPLETED') = 'COMPLETED' OR task.status IS DISTINCT FROM 'COMPLETED')
+        AND task.status IS DISTINCT FROM 'COMPLETED'
     UNION ALL
     SELECT
         alone.position, alone.life, alone.round, alone.horsies_task_id, -1, task.status, task.attempts, task.seconds,

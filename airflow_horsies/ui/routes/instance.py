@@ -21,9 +21,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from airflow_horsies.client.pages import ACTION_SECONDS, ItemOrder, PageClient, PlacedItem
 from airflow_horsies.core.attempts import ShownAttempt, attempts_of
 from airflow_horsies.core.log import LogCursor, Progress
-from airflow_horsies.core.submission import Submission, TaskInstanceKey
+from airflow_horsies.core.submission import ShownItem, Submission, TaskInstanceKey
 from airflow_horsies.core.task import AttemptRecord, TaskState, TaskView
 from airflow_horsies.core.values import attempt_values, line_values, progress_values
+from airflow_horsies.exceptions import BatchChanged
 from airflow_horsies.ui import payloads
 from airflow_horsies.ui.access import MAY_ACT, MAY_READ, MAY_READ_LOG, MAY_READ_VALUES, InstanceDep, RightsDep
 from airflow_horsies.ui.airflow_side import AirflowTry, read_rendered, read_tries
@@ -34,6 +35,7 @@ from airflow_horsies.ui.threads import OwnThreadRoute, iterate_in_threads
 from airflow_horsies.ui.timeline import lost_tries, segments
 
 MAX_NUMBER = 2**31 - 1
+MAX_ID = 100
 MAX_ROUNDS = 50
 DEFAULT_LINES = 500
 MAX_LINES = 1_000
@@ -62,12 +64,26 @@ class Sort(StrEnum):
     HOSTNAME = "hostname"
 
 
-class CancelBody(BaseModel):
-    """The item to cancel; without a position, all live tasks."""
+class ItemBody(BaseModel):
+    """An item as the page showed it: a retry or a clear may have put another one at its position."""
 
     model_config = ConfigDict(extra="forbid")
 
-    position: int | None = Field(default=None, ge=0, le=MAX_NUMBER)
+    position: int = Field(ge=0, le=MAX_NUMBER)
+    horsies_task_id: str = Field(min_length=1, max_length=MAX_ID)
+    number: int | None = Field(ge=0, le=MAX_NUMBER)
+
+    @property
+    def shown(self) -> ShownItem:
+        return ShownItem(position=self.position, task_id=self.horsies_task_id, number=self.number)
+
+
+class CancelBody(BaseModel):
+    """The item to cancel; without one, all live tasks."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    item: ItemBody | None = None
 
 
 def require_body(model: type[BaseModel]) -> Callable[[Request], Awaitable[None]]:
@@ -163,10 +179,12 @@ def cancel(key: InstanceDep, body: CancelBody) -> Response:
         latest = client.read_latest_ids(key)
         if not latest.count:
             raise nothing_submitted()
-        if body.position is None:
+        if body.item is None:
             wanted = latest.task_ids
         else:
-            item = _chosen(client, key, body.position, None, None)
+            item = _chosen(client, key, body.item.position, None, None)
+            if (item.horsies_task_id, item.number) != (body.item.horsies_task_id, body.item.number):
+                raise HTTPException(HTTPStatus.CONFLICT, str(BatchChanged()))
             if item.number is not None:
                 outcome = client.cancel_item(key, item)
                 return json_answer(payloads.Cancelled(outcomes={outcome: 1}, past_retention=0))

@@ -1,10 +1,11 @@
 // The page of a task instance: its submissions and their attempts, live.
 
-/** @import { EmptyInstance, Instance } from "./payloads.d.ts" */
+/** @import { EmptyInstance, Instance, Submission } from "./payloads.d.ts" */
 /** @import { Shown } from "./instance/address.js" */
 
 import "./common/theme.js";
 import { emptyBox, problemBox, staleNotice } from "./common/boxes.js";
+import { shownItem } from "./common/clearing.js";
 import { setServerTime } from "./common/clock.js";
 import { h, page, update } from "./common/dom.js";
 import { poll } from "./common/polling.js";
@@ -109,9 +110,14 @@ function showDetail(data) {
   const chosen = query({ position, life: submission.life, round: submission.round });
   update(
     place.choice,
-    [data.submissions.map((item) => [item.life, item.round, item.task?.state]), data.counts, data.tries.at(-1), shown],
+    [data.submissions.map(choiceOf), data.counts, data.tries.at(-1), shown],
     () =>
-      choice(data, submission, shown, { close: closeItem, cancel: cancelItem, repair: () => repairItem(data), choose }),
+      choice(data, submission, shown, {
+        close: closeItem,
+        cancel: () => cancelItem(data),
+        repair: () => repairItem(data),
+        choose,
+      }),
   );
   update(
     place.facts,
@@ -124,17 +130,23 @@ function showDetail(data) {
   values.refresh(submission, `${api}/values?${chosen}`);
 }
 
+/** @param {Submission} submission */
+function choiceOf({ life, round, horsies_task_id, number, task }) {
+  return [life, round, horsies_task_id, number, task?.state];
+}
+
 function cancelAll() {
   askCancel(null, shown.isBatch ? "all unfinished items" : "the horsies task", look);
 }
 
-function cancelItem() {
-  askCancel(shown.position, `item ${shown.position}`, look);
+/** @param {Instance} data */
+function cancelItem({ submissions: [newest] }) {
+  askCancel(shownItem(newest), `item ${newest.position}`, look);
 }
 
 /** @param {Instance} data */
 function repairItem(data) {
-  askRepair(data, shown.position, showNewest);
+  askRepair(data, shownItem(data.submissions[0]), showNewest);
 }
 
 function showNewest() {

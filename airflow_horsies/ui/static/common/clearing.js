@@ -1,6 +1,6 @@
 // Clearing task instances through Airflow's own API.
 
-/** @import { Repair, TaskInstanceKey } from "../payloads.d.ts" */
+/** @import { Repair, Submission, TaskInstanceKey } from "../payloads.d.ts" */
 
 import { postJson } from "./requests.js";
 import { base, instanceApi } from "./site.js";
@@ -8,6 +8,20 @@ import { base, instanceApi } from "./site.js";
 /**
  * @typedef {{ task_id: string, map_index: number, state: string | null }} ClearedInstance in Airflow's response.
  */
+
+/**
+ * @typedef {{ position: number, horsies_task_id: string, number: number | null }} ShownItem an item as the page shows it.
+ */
+
+/**
+ * A retry or a clear may put another item at the position. The server then refuses what was meant for this one.
+ *
+ * @param {Submission} newest of the item.
+ * @returns {ShownItem}
+ */
+export function shownItem({ position, horsies_task_id, number }) {
+  return { position, horsies_task_id, number };
+}
 
 /**
  * Clears a task instance and its downstream tasks.
@@ -45,7 +59,7 @@ async function clearInstances(instances, { dry }) {
  * of the run and for no later one.
  *
  * @param {TaskInstanceKey[]} instances
- * @param {number[] | null} items the positions of the items to run again; null for all that did not complete.
+ * @param {ShownItem[] | null} items to run again; null for all that did not complete.
  */
 export async function repairInstances(instances, items = null) {
   /** @type {{ instance: TaskInstanceKey, id: number }[]} */

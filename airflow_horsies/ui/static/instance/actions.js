@@ -1,7 +1,7 @@
 // The actions of a task instance: cancel its horsies tasks, rerun it.
 
 /** @import { Cancelled, CancelOutcome, Instance } from "../payloads.d.ts" */
-/** @import { ClearedInstance } from "../common/clearing.js" */
+/** @import { ClearedInstance, ShownItem } from "../common/clearing.js" */
 
 import { clearInstance, repairInstances } from "../common/clearing.js";
 import { confirmAction } from "../common/dialog.js";
@@ -23,11 +23,11 @@ const OUTCOMES = {
 };
 
 /**
- * @param {number | null} position of the item; null cancels all live tasks.
+ * @param {ShownItem | null} item null cancels all live tasks.
  * @param {string} what is cancelled, as text.
  * @param {() => void} look
  */
-export function askCancel(position, what, look) {
+export function askCancel(item, what, look) {
   const explanation = `This cancels ${what} and stops running attempts. ` +
     "The Airflow task then fails or is skipped, as on_cancelled of its operator says.";
   confirmAction({
@@ -37,7 +37,7 @@ export function askCancel(position, what, look) {
     danger: true,
     act: async () => {
       /** @type {Cancelled} */
-      const { outcomes } = await postJson(`${api}/cancel`, { position });
+      const { outcomes } = await postJson(`${api}/cancel`, { item });
       look();
       return `${describeOutcomes(outcomes) || "Nothing to cancel"}.`;
     },
@@ -65,13 +65,13 @@ export function askRerun(restart) {
  * Reruns what did not complete, or only one of these items.
  *
  * @param {Instance} data
- * @param {number | null} item its position; null for all that did not complete.
+ * @param {ShownItem | null} item null for all that did not complete.
  * @param {() => void} restart
  */
 export function askRepair(data, item, restart) {
   const count = failedItems(data);
   return askClear({
-    title: item === null ? `Rerun ${plural(count, "item")}?` : `Rerun item ${item}?`,
+    title: item === null ? `Rerun ${plural(count, "item")}?` : `Rerun item ${item.position}?`,
     action: "Clear and rerun",
     explanation: item === null ? describeRepair(data, count) : describeSingleRepair(count - 1),
     clear: () => repairInstances([instance], item === null ? null : [item]),
@@ -82,6 +82,16 @@ export function askRepair(data, item, restart) {
 /** @param {Instance} data */
 export function canRerun({ can_act, tries }) {
   return can_act && tries.length > 0 && !BUSY.includes(tries.at(-1)?.state ?? "");
+}
+
+/**
+ * A task instance that was cleared, and has not started since, runs everything again.
+ *
+ * @param {Instance} data
+ */
+export function canRepair(data) {
+  const state = data.tries.at(-1)?.state ?? null;
+  return canRerun(data) && state !== null && state !== "restarting";
 }
 
 /** @param {Instance} data */

@@ -6,7 +6,7 @@
 
 import { h } from "../common/dom.js";
 import { isLive } from "../common/text.js";
-import { canRerun } from "./actions.js";
+import { canRepair } from "./actions.js";
 
 const FAILED = ["FAILED", "EXPIRED", "CANCELLED"];
 
@@ -34,7 +34,7 @@ export function choice(data, selected, shown, { close, cancel, repair, choose })
       data.can_act && isLive(data.submissions[0].task?.state)
         ? h("button", { type: "button", class: "small danger", onclick: cancel }, "Cancel this item")
         : null,
-      canRerun(data) && isFailed(data.submissions[0].task?.state)
+      canRepair(data) && isFailed(data.submissions[0].task?.state)
         ? h("button", { type: "button", id: "repair-item", class: "small", onclick: repair }, "Rerun this item")
         : null,
     );

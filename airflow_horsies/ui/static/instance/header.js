@@ -7,7 +7,7 @@ import { h } from "../common/dom.js";
 import { airflowLink, instanceAddress, instanceName } from "../common/links.js";
 import { isEmbedded } from "../common/site.js";
 import { badge, isLive, plural } from "../common/text.js";
-import { canRerun, failedItems } from "./actions.js";
+import { canRepair, canRerun, failedItems } from "./actions.js";
 import { instance } from "./address.js";
 
 /**
@@ -20,7 +20,7 @@ export function header(data, submission, shown, { cancel, rerun, repair }) {
   const airflowState = data.tries.at(-1)?.state ?? null;
   const state = shown.isBatch ? null : submission.task?.state;
   const canCancel = data.can_act && Object.keys(data.counts).some(isLive);
-  const canRepair = shown.isBatch && canRerun(data) && failedItems(data) > 0;
+  const hasRepair = shown.isBatch && canRepair(data) && failedItems(data) > 0;
   return [
     h(
       "div",
@@ -32,7 +32,7 @@ export function header(data, submission, shown, { cancel, rerun, repair }) {
         "span",
         { class: "actions" },
         canCancel ? button("cancel", shown.isBatch ? "Cancel all" : "Cancel", cancel, "danger") : null,
-        canRepair ? button("repair", "Rerun failed items", repair) : null,
+        hasRepair ? button("repair", "Rerun failed items", repair) : null,
         canRerun(data) ? button("rerun", shown.isBatch ? "Rerun all" : "Rerun", rerun) : null,
       ),
     ),

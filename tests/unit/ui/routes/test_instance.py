@@ -3,6 +3,7 @@ from __future__ import annotations
 import warnings
 from datetime import timedelta
 
+import httpx
 import pytest
 from airflow.sdk.log import mask_secret
 
@@ -85,13 +86,21 @@ def test_lines_are_for_those_who_may_read_logs(
     assert (log["may_read"], log["lines"]) == (False, [])
 
 
-def test_a_cancel_names_a_position_and_reaches_the_newest_task_of_it(client: Client, pages: FakePages) -> None:
+def test_a_cancel_names_an_item_and_reaches_its_newest_task(client: Client, pages: FakePages) -> None:
     pages.submissions = [submission(0), submission(1), submission(1, round_=2)]
     headers = {"origin": "http://airflow.test"}
-    answer = client.request("POST", f"{URL}/cancel", json={"position": 1}, headers=headers)
+
+    def cancel(position: int, name: str) -> httpx.Response:
+        item = {"position": position, "horsies_task_id": id_of(name), "number": None}
+        return client.request("POST", f"{URL}/cancel", json={"item": item}, headers=headers)
+
+    assert cancel(1, "1-1-1").status_code == 409
+    assert cancel(0, "1-2-1").status_code == 409
+    assert pages.cancelled == []
+    answer = cancel(1, "1-2-1")
     assert answer.json() == {"outcomes": {"CANCELLED": 1}, "past_retention": 0}
     assert pages.cancelled == [id_of("1-2-1")]
-    assert client.request("POST", f"{URL}/cancel", json={"position": 2}, headers=headers).status_code == 404
+    assert cancel(2, "1-1-2").status_code == 404
     assert client.request("POST", f"{URL}/cancel", json={}, headers=headers).status_code == 200
     assert pages.cancelled == [id_of("1-2-1"), id_of("1-1-0"), id_of("1-2-1")]
 
@@ -117,7 +126,9 @@ def test_nothing_is_cancelled_from_elsewhere(
     assert bool(pages.cancelled) is (status == 200)
 
 
-@pytest.mark.parametrize("body", ["", "x", "null", "[]", '{"dag_id": "other"}', '{"position": -1}'])
+@pytest.mark.parametrize(
+    "body", ["", "x", "null", "[]", '{"dag_id": "other"}', '{"position": 0}', '{"item": {"position": 0}}']
+)
 def test_a_body_that_is_no_cancel_is_refused_before_it_is_logged(client: Client, pages: FakePages, body: str) -> None:
     logged: list[None] = []
     (route,) = [route for route in ROUTES if route.path.endswith("/cancel")]
