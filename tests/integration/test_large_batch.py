@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from airflow_horsies.client.pages import PageClient
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.triggers import HorsiesBatchTrigger
@@ -114,3 +115,20 @@ def test_the_event_loop_of_the_triggerer_is_free_while_the_items_are_located(
     tasks, places, seconds = asyncio.run(locate())
     assert (tasks, places) == ((100, ITEMS) if chunk_size else (ITEMS, 0))
     assert seconds < MOST_LOOP_SECONDS
+
+
+def test_the_rounds_of_an_item_take_its_chunk_apart_once(hook: HorsiesHook) -> None:
+    submit(hook, range(10_000), 10_000)
+    with PageClient(hook.settings) as client:
+        (found,) = client.read_rounds(INSTANCE, 7_000, limit=50, in_chunks=True)
+    assert found.number == 7_000
+
+    def blocks() -> int:
+        read = "SELECT toast_blks_hit + toast_blks_read FROM pg_statio_user_tables WHERE relname = 'chunks'"
+        return int(sql(hook, read)[0][0])
+
+    # The server counts what a connection has read when it is closed.
+    deadline = time.monotonic() + 10
+    while not blocks() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert 0 < blocks() < 1_000
