@@ -14,14 +14,16 @@ from airflow_horsies.client.client import Client
 from airflow_horsies.client.hub import Waiter, hub_of
 from airflow_horsies.client.pool import pool_of
 from airflow_horsies.client.settings import ClientSettings
+from airflow_horsies.client.threads import Threads, ThreadsBlocked
 from airflow_horsies.client.waiting import wait_timeout
-from airflow_horsies.core.batch import BatchPlaces, BatchSpec, BatchTasks, ChunkCount, SubmittedBatch
+from airflow_horsies.core.batch import BatchSpec, BatchTasks, ChunkCount, SubmittedBatch
 from airflow_horsies.core.cluster import QueueDepth, WorkerState
 from airflow_horsies.core.log import LogCursor, TaskNews
 from airflow_horsies.core.spec import TaskSpec
 from airflow_horsies.core.submission import AirflowTry, OnClear, Submission, SubmitResult, TaskInstanceKey
 from airflow_horsies.core.task import LIVE_STATES, CancelOutcome, TaskState, TaskView
 from airflow_horsies.core.validation import require_task_id
+from airflow_horsies.exceptions import DatabaseBusy
 from airflow_horsies.ledger import attempts, cancelling
 from airflow_horsies.ledger import schema as ledger_schema
 from airflow_horsies.wire import cluster, reading
@@ -31,6 +33,9 @@ T = TypeVar("T")
 
 # To encode or decode more tasks takes too long on an event loop that others share.
 MAX_TASKS_ON_LOOP = 200
+# As many items are found within some ten milliseconds.
+MAX_ITEMS_ON_LOOP = 5_000
+THREADS = Threads("horsies-client", purpose="large batches", blocked_by="the horsies database")
 
 
 class AsyncClient:
@@ -95,14 +100,19 @@ class AsyncClient:
     async def has_later_submission(self, task_instance: TaskInstanceKey, *, life: int, try_number: int) -> bool:
         return await self.drive(calls.has_later_submission(self.scope, task_instance, life=life, try_number=try_number))
 
-    async def read_batch(
+    async def read_item_places(
         self, task_instance: TaskInstanceKey, *, life: int | None = None, size: int | None = None
-    ) -> BatchPlaces:
-        return await self.drive(batches.read_batch(self.scope, task_instance, life=life, size=size))
+    ) -> Mapping[tuple[str, int], int]:
+        """The places of the items of a batch, by task and number."""
+        if size is None or size > MAX_ITEMS_ON_LOOP:
+            return await self.in_thread(lambda client: client.read_batch(task_instance, life=life, size=size).by_item())
+        return (await self.drive(batches.read_batch(self.scope, task_instance, life=life, size=size))).by_item()
 
     async def read_batch_tasks(
         self, task_instance: TaskInstanceKey, *, life: int | None = None, size: int | None = None
     ) -> BatchTasks:
+        if size is None or size > MAX_ITEMS_ON_LOOP:
+            return await self.in_thread(lambda client: client.read_batch_tasks(task_instance, life=life, size=size))
         return await self.drive(batches.read_batch_tasks(self.scope, task_instance, life=life, size=size))
 
     async def count_items(
@@ -162,7 +172,10 @@ class AsyncClient:
             with Client(self.settings, migrate_seconds=0) as client:
                 return call(client)
 
-        return await asyncio.to_thread(run)
+        try:
+            return await THREADS.run(run)
+        except ThreadsBlocked as blocked:
+            raise DatabaseBusy(f"The horsies database keeps other calls waiting: {blocked}") from None
 
     async def drive(self, call: Call[T]) -> T:
         try:

@@ -54,8 +54,9 @@ from airflow_horsies.wire.encoding import EncodedTask
 from airflow_horsies.wire.known import writing
 from airflow_horsies.wire.statements import Wire
 
-# How long to wait for workers that may be about to record that they run chunks.
-STARTING_SECONDS = 15.0
+# How long to wait for workers that may be about to record that they run chunks. While there are no tables, they look
+# for them once a minute.
+STARTING_SECONDS = 75.0
 # More are copied, which a pipeline cannot do.
 PIPELINED_TASKS = 50
 # Of a read of items with their values.

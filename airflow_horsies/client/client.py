@@ -11,7 +11,7 @@ from airflow_horsies.client import batches, calls
 from airflow_horsies.client.calls import Call, Pause, PlainTransaction, Scope, Transaction, canonical_ids
 from airflow_horsies.client.settings import ClientSettings
 from airflow_horsies.client.waiting import POLL_SECONDS, wait
-from airflow_horsies.core.batch import BatchPlaces, BatchSpec, ChunkCount, ItemView, SubmittedBatch
+from airflow_horsies.core.batch import BatchPlaces, BatchSpec, BatchTasks, ChunkCount, ItemView, SubmittedBatch
 from airflow_horsies.core.cluster import QueueDepth, RetentionClass, WorkerState
 from airflow_horsies.core.log import READ_LINES, LogCursor, LogLine, Progress, TaskNews
 from airflow_horsies.core.paging import PageCursor, TaskPage
@@ -167,6 +167,12 @@ class Client:
         self, task_instance: TaskInstanceKey, *, life: int | None = None, size: int | None = None
     ) -> BatchPlaces:
         return self.drive(batches.read_batch(self.scope, task_instance, life=life, size=size))
+
+    def read_batch_tasks(
+        self, task_instance: TaskInstanceKey, *, life: int | None = None, size: int | None = None
+    ) -> BatchTasks:
+        """The tasks of the last submission of a task instance, without their items."""
+        return self.drive(batches.read_batch_tasks(self.scope, task_instance, life=life, size=size))
 
     def count_items(self, task_ids: Collection[str], among: Collection[str] | None = None) -> dict[str, ChunkCount]:
         return self.drive(batches.count_items(task_ids, among)) if task_ids else {}

@@ -17,11 +17,11 @@ from airflow.triggers.base import TaskSuccessEvent, TriggerEvent
 from airflow_horsies.airflow_instance import instance_of, traced_try
 from airflow_horsies.borrowed.airflow import complete_task, delete_result, push_result, template_env
 from airflow_horsies.client.async_client import AsyncClient
+from airflow_horsies.client.threads import Threads
 from airflow_horsies.operators.base import ATTEMPTS_LINK, HorsiesTaskOperator
 from airflow_horsies.operators.batch import HorsiesBatchOperator
 from airflow_horsies.operators.rendering import integer, task_ids_of
 from airflow_horsies.operators.task import HorsiesOperator
-from airflow_horsies.operators.threads import Threads
 from airflow_horsies.operators.worker_free import decode_fields
 from airflow_horsies.triggers.base import HorsiesTrigger, Reason
 from airflow_horsies.triggers.sensing import HorsiesSensorTrigger, HorsiesSubmissionTrigger
@@ -31,7 +31,9 @@ KINDS: Mapping[str, type[HorsiesTaskOperator]] = {"task": HorsiesOperator, "batc
 # The trigger applies the time-out of a sensor itself, this long before Airflow does.
 TRIGGERER_GRACE = timedelta(seconds=60)
 # Tasks that start do not keep those that end from storing their values.
-STARTING, ENDING = Threads("horsies-start"), Threads("horsies-end")
+BLOCKED_BY = "a template, a secrets backend or an XCom backend"
+STARTING = Threads("horsies-start", purpose="the start of worker-free tasks", blocked_by=BLOCKED_BY)
+ENDING = Threads("horsies-end", purpose="the end of worker-free tasks", blocked_by=BLOCKED_BY)
 
 
 class StartTrigger(HorsiesTrigger):

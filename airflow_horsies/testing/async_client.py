@@ -10,7 +10,7 @@ from airflow_horsies.client.async_client import AsyncClient, T
 from airflow_horsies.client.calls import canonical_ids
 from airflow_horsies.client.client import Client
 from airflow_horsies.client.hub import Waiter
-from airflow_horsies.core.batch import BatchPlaces, BatchSpec, BatchTasks, ChunkCount, SubmittedBatch
+from airflow_horsies.core.batch import BatchSpec, BatchTasks, ChunkCount, SubmittedBatch
 from airflow_horsies.core.cluster import QueueDepth, WorkerState
 from airflow_horsies.core.log import LogCursor, Progress, TaskNews
 from airflow_horsies.core.spec import TaskSpec
@@ -92,16 +92,15 @@ class FakeAsyncClient(AsyncClient):
     async def has_later_submission(self, task_instance: TaskInstanceKey, *, life: int, try_number: int) -> bool:
         return self.client.ledger.has_later_submission(task_instance, life=life, try_number=try_number)
 
-    async def read_batch(
+    async def read_item_places(
         self, task_instance: TaskInstanceKey, *, life: int | None = None, size: int | None = None
-    ) -> BatchPlaces:
-        return self.client.read_batch(task_instance, life=life, size=size)
+    ) -> Mapping[tuple[str, int], int]:
+        return self.client.read_batch(task_instance, life=life, size=size).by_item()
 
     async def read_batch_tasks(
         self, task_instance: TaskInstanceKey, *, life: int | None = None, size: int | None = None
     ) -> BatchTasks:
-        places = self.client.read_batch(task_instance, life=life, size=size)
-        return BatchTasks(task_ids=tuple(places.task_ids), chunk_ids=frozenset(places.chunk_ids()))
+        return self.client.read_batch_tasks(task_instance, life=life, size=size)
 
     async def count_items(
         self, task_ids: Collection[str], among: Collection[str] | None = None

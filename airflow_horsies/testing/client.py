@@ -18,6 +18,7 @@ from airflow_horsies.client.waiting import POLL_SECONDS, wait_timeout
 from airflow_horsies.core.batch import (
     BatchPlaces,
     BatchSpec,
+    BatchTasks,
     ChunkCount,
     ItemView,
     SubmittedBatch,
@@ -279,6 +280,12 @@ class FakeClient(Client):
         self, task_instance: TaskInstanceKey, *, life: int | None = None, size: int | None = None
     ) -> BatchPlaces:
         return locate_items(self.ledger.locate(task_instance), life=life, size=size)
+
+    def read_batch_tasks(
+        self, task_instance: TaskInstanceKey, *, life: int | None = None, size: int | None = None
+    ) -> BatchTasks:
+        places = self.read_batch(task_instance, life=life, size=size)
+        return BatchTasks(task_ids=tuple(places.task_ids), chunk_ids=frozenset(places.chunk_ids()))
 
     def count_items(self, task_ids: Collection[str], among: Collection[str] | None = None) -> dict[str, ChunkCount]:
         wanted = {item.horsies_task_id for item in self.ledger.read_all_items() if item.is_latest}

@@ -116,7 +116,7 @@ class HorsiesBatchTrigger(HorsiesTrigger):
     async def _places_of_items(self, client: AsyncClient) -> Mapping[tuple[str, int], int]:
         if not self._is_chunked:
             return {}
-        return (await client.read_batch(self._batch, life=self.life, size=self.size)).by_item()
+        return await client.read_item_places(self._batch, life=self.life, size=self.size)
 
     @property
     def _batch(self) -> TaskInstanceKey:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 import socket
 import threading
 import time
@@ -13,15 +12,20 @@ from contextlib import suppress
 from airflow_horsies import __version__
 from airflow_horsies.client.reporting import WorkerClient
 from airflow_horsies.core.chunk import CHUNKS
+from airflow_horsies.db.backoff import Backoff, jittered
 from airflow_horsies.db.connection import Database
 from airflow_horsies.exceptions import HorsiesError
 
 log = logging.getLogger(__name__)
 
 FEATURES = (CHUNKS,)
-EVERY_SECONDS = 60.0
-RETRY_SECONDS = 3.0
-JITTER = (0.75, 1.25)
+EVERY_SECONDS = 75.0
+# A first submission of chunks creates the tables, and waits longer than this for the workers.
+FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS = 3.0, 60.0
+TOO_OLD = (
+    "The airflow_horsies tables are missing or too old to record the features of this worker. This is tried again "
+    "until Airflow has migrated them."
+)
 
 
 class Announcer:
@@ -34,27 +38,40 @@ class Announcer:
         self._database = database
         self._pid = pid
         self._sleep = sleep
+        # What keeps the worker from being recorded, so that it is logged once.
+        self._problem: str | None = None
 
     def start(self) -> None:
         threading.Thread(target=self._serve, name="horsies-announcer", daemon=True).start()
 
     def _serve(self) -> None:
+        backoff = Backoff(FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS)
         while True:
-            recorded = self.announce()
-            self._sleep((EVERY_SECONDS if recorded else RETRY_SECONDS) * random.uniform(*JITTER))  # noqa: S311
+            if self.announce():
+                backoff.reset()
+                self._sleep(jittered(EVERY_SECONDS))
+            else:
+                self._sleep(backoff.next_pause())
 
     def announce(self) -> bool:
         """Record the worker once; False if that is not possible now. Never raises."""
         client = WorkerClient(self._database)
         try:
-            return client.record_worker(
+            recorded = client.record_worker(
                 hostname=socket.gethostname(), pid=self._pid, release=__version__, features=FEATURES
             )
+            self._note(None if recorded else TOO_OLD)
+            return recorded
         except HorsiesError as error:
-            log.info("Recording the features of this worker failed and is tried again: %s", error)
-        except Exception:
-            log.exception("Recording the features of this worker failed and is tried again.")
+            self._note(f"Recording the features of this worker failed and is tried again: {error}")
+        except Exception as error:
+            self._note(f"Recording the features of this worker failed and is tried again: {error!r}", error)
         finally:
             with suppress(Exception):
                 client.close()
         return False
+
+    def _note(self, problem: str | None, error: Exception | None = None) -> None:
+        is_new, self._problem = problem != self._problem, problem
+        if problem is not None and is_new:
+            log.log(logging.INFO if error is None else logging.ERROR, "%s", problem, exc_info=error)

@@ -267,16 +267,18 @@ class Child:
 
     def _report_killed(self, running: Running, reason: StopReason) -> bool:
         run, attempt = self._chunk, running
+        (outcome, code), cause = STOPPED[reason], str(reason)
         if isinstance(attempt, RunningItem):
-            # The other items of the chunk need the process of one that is no longer requested.
-            if reason is StopReason.CANCELLED or run is None or not run.record_killed(attempt, reason):
+            if run is None or not run.record_killed(attempt, reason):
                 return False
             attempt = attempt.attempt
+            if reason is StopReason.CANCELLED:
+                # Only the item was cancelled. horsies tries the chunk again if its policy says so.
+                outcome, code, cause = "FAILED", OperationalErrorCode.WORKER_CRASHED, "a cancelled item did not stop"
         elif run is not None:
             self._outcomes.flush_once()
         attempt.log.add_note("ERROR", f"The {_kind_of(running)} did not stop. Its process was killed.")
-        outcome, code = STOPPED[reason]
-        if not attempt.end(outcome, code_text(code), f"The process of the attempt was killed because {reason}."):
+        if not attempt.end(outcome, code_text(code), f"The process of the attempt was killed because {cause}."):
             return False
         self._reporter.end(attempt)
         return True

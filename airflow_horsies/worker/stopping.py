@@ -58,7 +58,7 @@ class Stopper:
     ) -> None:
         """Stop an attempt or an item. Returns when it no longer runs; if it cannot be stopped, the child is killed.
 
-        :param before_kill: reports the end of the attempt; False if nothing must be killed, as when it has ended.
+        :param before_kill: reports the end of the attempt; False if it has ended, so that nothing must be killed.
         """
         attempt.settled.clear()
         interrupting = self._bring_to_stop(attempt, interrupt_spark, before_kill)

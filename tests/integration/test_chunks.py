@@ -319,6 +319,30 @@ def test_a_dropped_item_is_stopped_or_not_started(rig: Rig, tmp_path: Path) -> N
     assert task.error_code == "ITEMS_FAILED"
 
 
+def test_a_dropped_item_that_does_not_stop_is_recorded_before_its_process_is_killed(rig: Rig) -> None:
+    child = rig.child().pid
+    crash = RetryPolicy.fixed([1], auto_retry_for=["WORKER_CRASHED"], jitter=False)
+    task_id = send(rig, "stubborn", [{"seconds": each} for each in (0, 60, 0)], spec={"retry_policy": crash})
+    ask(
+        rig,
+        "INSERT INTO airflow_horsies.chunks (horsies_task_id, task_name, size, works, places)"
+        " VALUES (%s, 'stubborn', 3, '', '{0,1,2}')",
+        task_id,
+    )
+    rig.until(lambda: outcomes(rig, task_id), "the first outcome")
+    ask(rig, "UPDATE airflow_horsies.chunks SET dropped = '{1}' WHERE horsies_task_id = %s", task_id)
+    task = rig.wait(task_id)
+    rows = outcomes(rig, task_id)
+    assert codes(rows) == [(0, "COMPLETED", None), (1, "CANCELLED", "TASK_CANCELLED"), (2, "COMPLETED", None)]
+    assert [row["attempt"] for row in rows] == [1, 1, 2]
+    assert rows[1]["error_message"] == "The process of the item was killed because it was cancelled."
+    assert rig.child().pid != child
+    assert task.error_code == "ITEMS_FAILED"
+    first, _ = rig.records(task_id)
+    assert (first.outcome, first.error_code) == ("FAILED", "WORKER_CRASHED")
+    assert first.error_message == "The process of the attempt was killed because a cancelled item did not stop."
+
+
 def test_an_item_that_is_removed_while_it_runs_and_asked_for_again_does_not_end_twice(rig: Rig, tmp_path: Path) -> None:
     file = tmp_path / "lines"
 

@@ -1,11 +1,12 @@
 -- The submissions of one item of a task instance of this deployment, in chunks or alone, newest first.
-WITH found AS (
+WITH holding AS MATERIALIZED (
     SELECT
-        known.life, coalesce(chunk.rounds[requested.ordinal], 1) AS item_round, requested.ordinal::integer - 1 AS number,
-        known.horsies_task_id, known.round, chunk.task_name AS item_name, known.is_latest AND requested.place >= 0 AS is_wanted
+        known.life, known.horsies_task_id, known.round, known.is_latest, chunk.task_name, chunk.occurrences, chunk.rounds,
+        chunk.places,
+        -- A copy, because each look at a part of the stored value reads it anew: there may be 10,000 items in 20 lives.
+        chunk.works || ''::bytea AS works
     FROM airflow_horsies.known_submissions AS known
     INNER JOIN airflow_horsies.chunks AS chunk USING (horsies_task_id)
-    CROSS JOIN LATERAL unnest(chunk.places) WITH ORDINALITY AS requested (place, ordinal)
     WHERE
         known.namespace = %(namespace)s
         AND known.dag_id = %(dag_id)s
@@ -15,7 +16,15 @@ WITH found AS (
         AND (%(life)s::integer IS NULL OR known.life = %(life)s::integer)
         -- Few chunks have it; an item is then looked for at the places of its size.
         AND position(%(work)s::bytea IN chunk.works) > 0
-        AND substring(chunk.works FROM requested.ordinal::integer * 32 - 31 FOR 32) = %(work)s::bytea
+),
+found AS (
+    SELECT
+        chunk.life, coalesce(chunk.rounds[requested.ordinal], 1) AS item_round, requested.ordinal::integer - 1 AS number,
+        chunk.horsies_task_id, chunk.round, chunk.task_name AS item_name, chunk.is_latest AND requested.place >= 0 AS is_wanted
+    FROM holding AS chunk
+    CROSS JOIN LATERAL unnest(chunk.places) WITH ORDINALITY AS requested (place, ordinal)
+    WHERE
+        substring(chunk.works FROM requested.ordinal::integer * 32 - 31 FOR 32) = %(work)s::bytea
         AND coalesce(chunk.occurrences[requested.ordinal], 0) = %(occurrence)s
     UNION ALL
     SELECT sent.life, sent.round, -1, sent.horsies_task_id, sent.round, sent.task_name, TRUE

@@ -1,13 +1,18 @@
 from __future__ import annotations
 
+import logging
 import socket
+from collections.abc import Callable
 
 import pytest
 
 pytest.importorskip("horsies")
 
 from airflow_horsies import __version__
+from airflow_horsies.client import batches
 from airflow_horsies.exceptions import DatabaseUnreachable
+from airflow_horsies.ledger import chunks
+from airflow_horsies.worker import announcing
 from airflow_horsies.worker.announcing import Announcer
 from airflow_horsies.worker.reporter import database_of
 from tests.unit.worker.tables import Tables
@@ -30,19 +35,68 @@ def test_tables_of_an_older_version_and_a_database_that_is_away_are_no_failure(t
     assert tables.workers == {}
 
 
-def test_it_tries_again_sooner_as_long_as_it_is_not_recorded(tables: Tables) -> None:
-    pauses: list[float] = []
+class Enough(Exception):
+    pass
 
-    class Enough(Exception):
-        pass
+
+def pauses_of(tables: Tables, count: int, *, after: Callable[[int], None]) -> list[float]:
+    """The first pauses of the thread. After each, ``after`` is called with their number."""
+    pauses: list[float] = []
 
     def sleep(seconds: float) -> None:
         pauses.append(seconds)
-        tables.version = 5
-        if len(pauses) == 2:
+        after(len(pauses))
+        if len(pauses) == count:
             raise Enough
 
-    tables.version = 4
     with pytest.raises(Enough):
         Announcer(DATABASE, 77, sleep=sleep)._serve()
-    assert pauses[0] < 10 < pauses[1]
+    return pauses
+
+
+def test_it_tries_again_sooner_as_long_as_it_is_not_recorded(tables: Tables) -> None:
+    def migrate(number: int) -> None:
+        tables.version = 5
+
+    tables.version = 4
+    first, second = pauses_of(tables, 2, after=migrate)
+    assert first < 10 < second
+
+
+def test_pauses_grow_to_a_minute_while_the_tables_are_too_old_and_begin_anew_once_it_is_recorded(
+    tables: Tables,
+) -> None:
+    def change(number: int) -> None:
+        tables.version = 5 if number == 9 else 4
+
+    tables.version = 4
+    pauses = pauses_of(tables, 11, after=change)
+    longest = [3, 6, 12, 24, 48, 60, 60, 60, 60, 75, 3]
+    assert all(most / 2 <= pause <= most for pause, most in zip(pauses, longest, strict=True)), pauses
+
+
+def test_a_submission_waits_longer_for_the_record_than_a_worker_pauses() -> None:
+    assert announcing.MAX_RETRY_SECONDS < batches.STARTING_SECONDS < chunks.RECENT.total_seconds()
+
+
+def test_what_prevents_the_record_is_logged_once(tables: Tables, caplog: pytest.LogCaptureFixture) -> None:
+    announcer = Announcer(DATABASE, 77)
+
+    def lines_of_three_tries() -> list[str]:
+        caplog.clear()
+        with caplog.at_level(logging.INFO, announcing.__name__):
+            for _ in range(3):
+                announcer.announce()
+        return [record.getMessage() for record in caplog.records]
+
+    tables.version = 4
+    assert lines_of_three_tries() == [announcing.TOO_OLD]
+    tables.down = DatabaseUnreachable("gone")
+    failed = "Recording the features of this worker failed and is tried again:"
+    assert lines_of_three_tries() == [f"{failed} gone"]
+    tables.down = ValueError("odd")
+    assert lines_of_three_tries() == [f"{failed} ValueError('odd')"]
+    tables.version, tables.down = 5, None
+    assert lines_of_three_tries() == []
+    tables.version = 4
+    assert lines_of_three_tries() == [announcing.TOO_OLD]

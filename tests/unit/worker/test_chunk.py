@@ -6,7 +6,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -17,13 +16,12 @@ pytest.importorskip("horsies")
 from airflow_horsies.exceptions import AccessDenied, DatabaseUnreachable
 from airflow_horsies.worker import outcomes as outcomes_module
 from airflow_horsies.worker import reporter as reporter_module
-from airflow_horsies.worker import stopping as stopping_module
 from airflow_horsies.worker.attempt import Assignment
 from airflow_horsies.worker.child import Child
 from airflow_horsies.worker.chunk import ChunkOrder, ItemTask
 from airflow_horsies.worker.errors import Failure, SparkLost, TaskFault
 from airflow_horsies.worker.settings import WorkerSettings
-from airflow_horsies.worker.stopping import STOP_SIGNAL, TaskStopped
+from airflow_horsies.worker.stopping import STOP_SIGNAL
 from tests.unit.worker.tables import Tables, eventually
 
 URL = "postgresql+psycopg://worker:s3cret-word@db/horsies"
@@ -221,24 +219,6 @@ def test_an_item_that_is_dropped_while_it_runs_is_stopped(child: Child, tables: 
     assert outcome.err.error_code == "ITEMS_FAILED"
     assert written(tables) == {0: "COMPLETED", 1: "CANCELLED", 2: "COMPLETED"}
     assert tables.items["t1"][1]["error_code"] == "TASK_CANCELLED"
-
-
-def test_a_dropped_item_that_does_not_stop_keeps_the_process_of_the_others(
-    child: Child, tables: Tables, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stopping_module, "KILL_AFTER_SECONDS", 0.3)
-    monkeypatch.setattr(stopping_module, "REPEAT_SECONDS", 0.05)
-
-    def insist(item: int) -> int:
-        if item == 1:
-            tables.dropped["t1"] = [1]
-            for _ in range(20):
-                with suppress(TaskStopped):
-                    time.sleep(0.1)
-        return item
-
-    assert run(child, insist, [0, 1, 2]).is_err()
-    assert written(tables) == {0: "COMPLETED", 1: "CANCELLED", 2: "COMPLETED"}
 
 
 def test_a_retry_gets_the_arguments_that_were_sent(child: Child, tables: Tables) -> None:

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from airflow_horsies.operators import threads
-from airflow_horsies.operators.threads import THREADS, Threads
+from airflow_horsies.client import threads
+from airflow_horsies.client.threads import THREADS, Threads, ThreadsBlocked
 
 
 @pytest.fixture(autouse=True)
@@ -15,14 +15,18 @@ def short_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "STUCK_SECONDS", 0.3)
 
 
+def make_threads() -> Threads:
+    return Threads("test", purpose="tests", blocked_by="a test")
+
+
 def test_work_behind_blocked_threads_is_given_up_and_never_begun() -> None:
     release, begun = threading.Event(), threading.Event()
 
     async def play() -> None:
-        pool = Threads("test")
+        pool = make_threads()
         blocked = [asyncio.create_task(pool.run(release.wait)) for _ in range(THREADS)]
         await asyncio.sleep(0)
-        with pytest.raises(TimeoutError, match="All 4 threads"):
+        with pytest.raises(ThreadsBlocked, match=r"All 4 threads of this process for tests .* by a test"):
             await pool.run(begun.set)
         release.set()
         assert await asyncio.gather(*blocked) == [True] * THREADS
@@ -34,7 +38,7 @@ def test_work_behind_blocked_threads_is_given_up_and_never_begun() -> None:
 
 def test_work_waits_as_long_as_threads_end_something() -> None:
     async def play() -> list[None]:
-        pool = Threads("test")
+        pool = make_threads()
         return await asyncio.gather(*(pool.run(lambda: time.sleep(0.1)) for _ in range(6 * THREADS)))
 
     assert len(asyncio.run(play())) == 6 * THREADS
@@ -44,7 +48,7 @@ def test_work_of_a_cancelled_trigger_is_not_begun() -> None:
     release, begun = threading.Event(), threading.Event()
 
     async def play() -> None:
-        pool = Threads("test")
+        pool = make_threads()
         blocked = [asyncio.create_task(pool.run(release.wait)) for _ in range(THREADS)]
         waiting = asyncio.create_task(pool.run(begun.set))
         await asyncio.sleep(0.05)
