@@ -55,8 +55,8 @@ from airflow_horsies.wire.known import writing
 from airflow_horsies.wire.statements import Wire
 
 # How long to wait for workers that may be about to record that they run chunks. While there are no tables, they look
-# for them once a minute.
-STARTING_SECONDS = 75.0
+# for them every fifteen seconds.
+STARTING_SECONDS = 20.0
 # More are copied, which a pipeline cannot do.
 PIPELINED_TASKS = 50
 # Of a read of items with their values.

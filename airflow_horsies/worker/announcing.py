@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 FEATURES = (CHUNKS,)
 EVERY_SECONDS = 75.0
 # A first submission of chunks creates the tables, and waits longer than this for the workers.
-FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS = 3.0, 60.0
+FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS = 3.0, 15.0
 TOO_OLD = (
     "The airflow_horsies tables are missing or too old to record the features of this worker. This is tried again "
     "until Airflow has migrated them."
