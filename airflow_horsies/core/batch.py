@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from array import array
 from collections import Counter
@@ -142,6 +143,11 @@ class BatchPlaces:
     def by_item(self) -> ItemPlaces:
         """The place of each item, by task and number."""
         return ItemPlaces(self)
+
+    def digest(self) -> str:
+        """Another one if other tasks run the items, or in another order."""
+        text = "\n".join([*self.task_ids, *map(str, self.tasks), *map(str, self.numbers)])
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def page(self, start: int, count: int) -> list[tuple[str, int]]:
         """Task and number of the items at these places."""
@@ -394,6 +400,7 @@ class BatchReference:
     """Where the items of a batch are, small enough for an XCom.
 
     :param counts: the number of items by state when the batch ended.
+    :param digest: of the places of the items: the number of a life is used again once its records are gone.
     """
 
     horsies_conn_id: str
@@ -402,6 +409,7 @@ class BatchReference:
     life: int
     size: int
     counts: Mapping[str, int] = field(default_factory=dict)
+    digest: str | None = None
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> BatchReference:

@@ -114,6 +114,7 @@ class HorsiesBatchOperator(HorsiesTaskOperator):
         self._kept = 0
         self._agreed_results: Any = None
         self._size = 0
+        self._digest: str | None = None
         self._is_chunked = False
         self._failures: FailureCount | None = None
         self._validate()
@@ -285,6 +286,8 @@ class HorsiesBatchOperator(HorsiesTaskOperator):
         summary = BatchSummary(keeps_values=wants_values)
         by_id = {task.id: task for task in tasks}
         places = self._find_places(client)
+        if self._asked_results() == "reference":
+            self._digest = places.digest()
         for item in iterate_items(client, places, tasks=by_id, are_whole=are_whole, values=wants_values):
             summary.add(item, by_id[item.task_id])
         return summary
@@ -331,6 +334,7 @@ class HorsiesBatchOperator(HorsiesTaskOperator):
             life=self._life,
             size=summary.size,
             counts=summary.counts,
+            digest=self._digest,
         )
 
 

@@ -14,6 +14,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
 from airflow_horsies.client.client import Client
+from airflow_horsies.client.ledger import prune_ledger
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.exceptions import BatchFailed, TaskNotFound
 from airflow_horsies.hook import HorsiesHook
@@ -344,3 +345,25 @@ def test_lines_have_the_place_of_their_item(
         "[item 0, attempt 1] line of 0",
         "[item 2, attempt 1] line of 0",
     ]
+
+
+@pytest.mark.parametrize("chunk_size", [2, None])
+def test_a_reference_of_a_life_whose_records_are_gone_does_not_read_a_later_one(
+    hook: HorsiesHook, chunk_size: int | None
+) -> None:
+    defer(batch(2, chunk_size=chunk_size))
+    finish_all(hook, chunk_size)
+    asked: dict[str, Any] = {"chunk_size": chunk_size, "deferrable": False, "results": "reference"}
+    reference = batch(2, **asked).execute(context(try_number=2))
+    sql(hook, "TRUNCATE horsies_task_history")
+    prune_ledger(hook.client, older_than=timedelta(0))
+    with pytest.raises(TaskDeferred):
+        batch(items=[{"a": 7}, {"a": 8}], chunk_size=chunk_size).execute(context(try_number=3, max_tries=5))
+    finish_all(hook, chunk_size)
+    with pytest.raises(TaskNotFound, match=r"The batch of .* was submitted again"):
+        list(HorsiesHook(CONN_ID).read_values(reference))
+
+
+def finish_all(hook: HorsiesHook, chunk_size: int | None) -> None:
+    for task_id in ids_of(hook):
+        rig.end(hook, task_id) if chunk_size is None else rig.run(hook, task_id)

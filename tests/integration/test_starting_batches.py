@@ -108,8 +108,10 @@ def test_reference_leads_to_the_values(hook: HorsiesHook, stored: dict[str, Any]
     assert list(hook.read_values(stored["return_value"])) == expected
     # A clear that does not reset the run stays in the life.
     submit(hook, range(6), traced(2), chunk_size)
-    with pytest.raises(TaskNotFound, match=r"Item 0 of the batch of .* has not ended"):
+    with pytest.raises(TaskNotFound, match=r"The batch of .* was submitted again"):
         list(hook.read_values(stored["return_value"]))
+    with pytest.raises(TaskNotFound, match=r"Item 0 of the batch of .* was submitted again"):
+        list(hook.read_values({**stored["return_value"], "digest": None}))
 
 
 def test_large_batch_is_sent_and_read_off_the_loop(
