@@ -315,8 +315,8 @@ class HorsiesBatchOperator(HorsiesTaskOperator):
             return
         problem = self._release(client, try_number=self._try_number)
         first, noun = summary.first_failed, "item" if self._is_chunked else "task"
-        # A retry would also run the items that the user did not ask for.
-        raise (BatchFailedForGood if self._kept else BatchFailed)(
+        # A retry leaves the items as they are that the user did not ask for.
+        raise (BatchFailedForGood if self._kept > allowed else BatchFailed)(
             f"{summary.failures} of {plural(summary.size, noun)} did not complete, more than the {allowed} allowed. "
             f"The first is item {first.place}: {end_sentence(describe_item(first))} "
             + (f"{plural(summary.live, noun)} had not ended. {problem or CANCELLED} " if summary.live else "")
