@@ -71,12 +71,14 @@ class BatchSpec:
     :param items: the arguments of each item.
     :param chunk_size: how many items run in one horsies task, or ``"auto"``; None makes each item a task of its own.
     :param isolate: ``"item"`` gives each item of a Spark chunk a session of its own.
+    :param max_failures: how many items may fail; tells a try after a success from a retry.
     """
 
     task: TaskSpec
     items: Sequence[Mapping[str, Any]]
     chunk_size: ChunkSize = None
     isolate: Isolation = "chunk"
+    max_failures: int = 0
 
     def __post_init__(self) -> None:
         require_chunk_size(self.chunk_size)

@@ -137,9 +137,14 @@ class HorsiesBatchOperator(HorsiesTaskOperator):
     def _specs(self, context: Context) -> BatchSpec:
         require_items(self.items)
         # Checks the bounds before anything is sent.
-        self._allowed_failures(len(self.items))
-        task = self._spec(context, {})
-        return BatchSpec(task=task, items=self.items, chunk_size=self.chunk_size, isolate=self.isolate)
+        allowed = self._allowed_failures(len(self.items))
+        return BatchSpec(
+            task=self._spec(context, {}),
+            items=self.items,
+            chunk_size=self.chunk_size,
+            isolate=self.isolate,
+            max_failures=allowed,
+        )
 
     def _start_fields(self) -> dict[str, Any]:
         if self.on_clear != "all":
