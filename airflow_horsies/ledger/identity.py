@@ -136,7 +136,11 @@ def follows_success(tried: AirflowTry, newest: Rows, states: Mapping[str, TaskSt
 
 
 def is_later_trace(tried: AirflowTry, newest: Rows) -> bool:
-    return bool(newest) and tried.is_traced and tried.try_number > last_try(newest)
+    """Whether only the trace connects a later try with the last one, on a worker or in a triggerer."""
+    if not newest or tried.try_number <= last_try(newest):
+        return False
+    last = max(newest, key=lambda row: int(row["try_number"]))
+    return tried.is_traced or is_key_of_trace(last["run_key"])
 
 
 def have_succeeded(states: Sequence[TaskState | None], max_failures: int) -> bool:

@@ -85,7 +85,9 @@ def test_another_trace_is_a_newer_life_unless_it_began_before() -> None:
     ],
 )
 def test_a_try_after_a_success_is_no_retry(tried: AirflowTry, states: list[TaskState], follows: bool) -> None:
-    newest = [{"horsies_task_id": str(n), "place": n, "try_number": 1, "seen_try": None} for n in range(2)]
+    newest = [
+        {"horsies_task_id": str(n), "place": n, "try_number": 1, "seen_try": None, "run_key": "k"} for n in range(2)
+    ]
     assert follows_success(tried, newest, {str(n): state for n, state in enumerate(states)}) is follows
     assert not follows_success(tried, [], {})
 
@@ -107,5 +109,7 @@ def test_a_try_with_allowed_failures_has_succeeded(
 
 
 def test_items_that_are_no_longer_requested_do_not_count() -> None:
-    newest = [{"horsies_task_id": str(n), "place": -n, "try_number": 1, "seen_try": None} for n in range(2)]
+    newest = [
+        {"horsies_task_id": str(n), "place": -n, "try_number": 1, "seen_try": None, "run_key": "k"} for n in range(2)
+    ]
     assert follows_success(traced(number=2), newest, {"0": TaskState.COMPLETED, "1": TaskState.CANCELLED})
