@@ -112,14 +112,11 @@ class BatchCalls:
             return
         with self._hook_of(found).client as client:
             places = client.read_batch(found.task_instance, life=found.life, size=found.size)
+            if found.digest not in (None, places.digest()):
+                raise _submitted_again(found, "The batch", places.task_ids[0])
             for item in iterate_items(client, places):
                 if not item.state.is_terminal:
-                    raise TaskNotFound(
-                        f"Item {item.place} of the batch of {found.task_instance} has not ended, because the task "
-                        "instance has submitted it again since it returned this reference. Read the values with the "
-                        "reference that it returns next.",
-                        task_id=item.task_id,
-                    )
+                    raise _submitted_again(found, f"Item {item.place} of the batch", item.task_id)
                 yield item.value
 
     def _hook_of(self, reference: BatchReference) -> Self:
@@ -129,3 +126,11 @@ class BatchCalls:
         make: Any = type(self)
         hook: Self = make(reference.horsies_conn_id, namespace=reference.namespace, **given)
         return hook
+
+
+def _submitted_again(reference: BatchReference, what: str, task_id: str) -> TaskNotFound:
+    return TaskNotFound(
+        f"{what} of {reference.task_instance} was submitted again since the task instance returned this reference. "
+        "Read the values with the reference that it returns next.",
+        task_id=task_id,
+    )

@@ -86,7 +86,12 @@ def submit_batch(
             namespace=settings.namespace, base_url=settings.base_url, task_instance=task_instance, tried=tried
         )
         submit = partial(
-            batches.submit_batch, submitter=submitter, sender=sender, can_cancel=can_cancel, on_clear=chosen
+            batches.submit_batch,
+            submitter=submitter,
+            sender=sender,
+            can_cancel=can_cancel,
+            on_clear=chosen,
+            max_failures=batch.max_failures,
         )
         pipelined = len(sender.first_ids(submitter)) < PIPELINED_TASKS
         try:

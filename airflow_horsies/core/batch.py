@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from array import array
 from collections import Counter
@@ -70,12 +71,14 @@ class BatchSpec:
     :param items: the arguments of each item.
     :param chunk_size: how many items run in one horsies task, or ``"auto"``; None makes each item a task of its own.
     :param isolate: ``"item"`` gives each item of a Spark chunk a session of its own.
+    :param max_failures: how many items may fail; tells a try after a success from a retry.
     """
 
     task: TaskSpec
     items: Sequence[Mapping[str, Any]]
     chunk_size: ChunkSize = None
     isolate: Isolation = "chunk"
+    max_failures: int = 0
 
     def __post_init__(self) -> None:
         require_chunk_size(self.chunk_size)
@@ -142,6 +145,11 @@ class BatchPlaces:
     def by_item(self) -> ItemPlaces:
         """The place of each item, by task and number."""
         return ItemPlaces(self)
+
+    def digest(self) -> str:
+        """Another one if other tasks run the items, or in another order."""
+        text = "\n".join([*self.task_ids, *map(str, self.tasks), *map(str, self.numbers)])
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def page(self, start: int, count: int) -> list[tuple[str, int]]:
         """Task and number of the items at these places."""
@@ -394,6 +402,7 @@ class BatchReference:
     """Where the items of a batch are, small enough for an XCom.
 
     :param counts: the number of items by state when the batch ended.
+    :param digest: of the places of the items: the number of a life is used again once its records are gone.
     """
 
     horsies_conn_id: str
@@ -402,6 +411,7 @@ class BatchReference:
     life: int
     size: int
     counts: Mapping[str, int] = field(default_factory=dict)
+    digest: str | None = None
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> BatchReference:

@@ -21,7 +21,8 @@ from airflow_horsies.ledger.identity import (
     Item,
     Submitter,
     continues_life,
-    follows_success,
+    have_succeeded,
+    is_later_trace,
     is_of_same_try,
     last_try,
 )
@@ -85,19 +86,19 @@ class Known:
             return False
         return held.number == NO_NUMBER or row["places"][held.number] != NO_LONGER_REQUESTED
 
-    def follows_success(self, newest: Rows) -> bool:
-        """Whether all that was requested has completed, and the try is not a retry."""
-        if self.continued_by is None or not self.continued_by.is_traced:
+    def follows_success(self, newest: Rows, max_failures: int) -> bool:
+        """Whether no more than these have not completed of what was requested, and the try is not a retry."""
+        if self.continued_by is None or not is_later_trace(self.continued_by, newest):
             return False
-        states = {row["horsies_task_id"]: state for row in newest if (state := self._requested_state(row)) is not None}
-        return follows_success(self.continued_by, newest, states)
+        states = [state for row in newest if row["place"] != NO_LONGER_REQUESTED for state in self._states_in(row)]
+        return have_succeeded(states, max_failures)
 
-    def _requested_state(self, row: Row) -> TaskState | None:
-        """A chunk has completed if its requested items have."""
-        requested = [number for number, place in enumerate(row["places"] or ()) if place != NO_LONGER_REQUESTED]
-        if requested and all(self._state_of(row, number) is TaskState.COMPLETED for number in requested):
-            return TaskState.COMPLETED
-        return self.states.get(row["horsies_task_id"])
+    def _states_in(self, row: Row) -> list[TaskState | None]:
+        """The states of the requested items of a task."""
+        if row["places"] is None:
+            return [self._state_of(row, NO_NUMBER)]
+        places = enumerate(row["places"])
+        return [self._state_of(row, number) for number, place in places if place != NO_LONGER_REQUESTED]
 
     def _state_of(self, row: Row, number: int) -> TaskState | None:
         task_id = row["horsies_task_id"]
@@ -146,11 +147,13 @@ def submit_batch(
     *,
     can_cancel: bool = True,
     on_clear: OnClear = OnClear.ALL,
+    max_failures: int = 0,
 ) -> Script[SubmittedBatch]:
     """Send, reattach to or adopt each item, and drop or cancel items that are no longer requested.
 
     :param can_cancel: False if horsies cannot record a cancelled task now; the cancels are then carried out later.
     :param on_clear: what a clear sends; a user may have asked for a repair as well.
+    :param max_failures: how many items may fail in a try that succeeds.
     """
     yield from lock_task_instance(submitter.namespace, submitter.task_instance)
     newest = yield Statement(sql_text(PACKAGE, "read_newest_life"), submitter.key)
@@ -169,7 +172,8 @@ def submit_batch(
     known.continued_by = submitter.tried if continues else None
     submission = _Submission(sender, life, keeps_positions=continues and sender.keeps_positions)
     earlier = _rounds_by_place(newest) if continues else {}
-    placing = submission.sort_items(held, known, earlier, sends_all=known.follows_success(newest))
+    sends_all = known.follows_success(newest, max_failures)
+    placing = submission.sort_items(held, known, earlier, sends_all=sends_all)
     unwanted = [row for row in newest if not placing.places_of(row) and row["place"] != NO_LONGER_REQUESTED]
     releases_now = can_cancel and wire.schema.worker_has_started
     yield from release_unwanted(wire, submitter, unwanted, known.states, can_cancel=releases_now)

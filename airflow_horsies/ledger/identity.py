@@ -127,13 +127,26 @@ def is_of_same_try(tried: AirflowTry, row: Row) -> bool:
     return tried.is_traced and is_requested and bool(row["try_number"] == tried.try_number)
 
 
-def follows_success(tried: AirflowTry, newest: Rows, states: Mapping[str, TaskState]) -> bool:
-    """Whether the try is not a retry, because all tasks of the earlier try completed. A clear that does not reset the
+def follows_success(tried: AirflowTry, newest: Rows, states: Mapping[str, TaskState], *, max_failures: int = 0) -> bool:
+    """Whether the try is not a retry, because the earlier try succeeded with its tasks. A clear that does not reset the
     DAG run may leave the trace as it is."""
-    if not newest or not tried.is_traced or tried.try_number <= last_try(newest):
-        return False
     wanted = [row for row in newest if row.get("place") != NO_LONGER_REQUESTED]
-    return all(states.get(row["horsies_task_id"]) is TaskState.COMPLETED for row in wanted)
+    ended = [states.get(row["horsies_task_id"]) for row in wanted]
+    return is_later_trace(tried, newest) and have_succeeded(ended, max_failures)
+
+
+def is_later_trace(tried: AirflowTry, newest: Rows) -> bool:
+    """Whether only the trace connects a later try with the last one, on a worker or in a triggerer."""
+    if not newest or tried.try_number <= last_try(newest):
+        return False
+    last = max(newest, key=lambda row: int(row["try_number"]))
+    return tried.is_traced or is_key_of_trace(last["run_key"])
+
+
+def have_succeeded(states: Sequence[TaskState | None], max_failures: int) -> bool:
+    """Whether a try succeeded with items in these states. One that was given up has cancelled some."""
+    others = [state for state in states if state is not TaskState.COMPLETED]
+    return len(others) <= max_failures and {*others} <= {TaskState.FAILED, TaskState.EXPIRED}
 
 
 def compare_lives(tried: AirflowTry, row: Row) -> Life:

@@ -114,6 +114,7 @@ class HorsiesBatchOperator(HorsiesTaskOperator):
         self._kept = 0
         self._agreed_results: Any = None
         self._size = 0
+        self._digest: str | None = None
         self._is_chunked = False
         self._failures: FailureCount | None = None
         self._validate()
@@ -136,9 +137,14 @@ class HorsiesBatchOperator(HorsiesTaskOperator):
     def _specs(self, context: Context) -> BatchSpec:
         require_items(self.items)
         # Checks the bounds before anything is sent.
-        self._allowed_failures(len(self.items))
-        task = self._spec(context, {})
-        return BatchSpec(task=task, items=self.items, chunk_size=self.chunk_size, isolate=self.isolate)
+        allowed = self._allowed_failures(len(self.items))
+        return BatchSpec(
+            task=self._spec(context, {}),
+            items=self.items,
+            chunk_size=self.chunk_size,
+            isolate=self.isolate,
+            max_failures=allowed,
+        )
 
     def _start_fields(self) -> dict[str, Any]:
         if self.on_clear != "all":
@@ -285,6 +291,8 @@ class HorsiesBatchOperator(HorsiesTaskOperator):
         summary = BatchSummary(keeps_values=wants_values)
         by_id = {task.id: task for task in tasks}
         places = self._find_places(client)
+        if self._asked_results() == "reference":
+            self._digest = places.digest()
         for item in iterate_items(client, places, tasks=by_id, are_whole=are_whole, values=wants_values):
             summary.add(item, by_id[item.task_id])
         return summary
@@ -312,8 +320,8 @@ class HorsiesBatchOperator(HorsiesTaskOperator):
             return
         problem = self._release(client, try_number=self._try_number)
         first, noun = summary.first_failed, "item" if self._is_chunked else "task"
-        # A retry would also run the items that the user did not ask for.
-        raise (BatchFailedForGood if self._kept else BatchFailed)(
+        # A retry leaves the items as they are that the user did not ask for.
+        raise (BatchFailedForGood if self._kept > allowed else BatchFailed)(
             f"{summary.failures} of {plural(summary.size, noun)} did not complete, more than the {allowed} allowed. "
             f"The first is item {first.place}: {end_sentence(describe_item(first))} "
             + (f"{plural(summary.live, noun)} had not ended. {problem or CANCELLED} " if summary.live else "")
@@ -331,6 +339,7 @@ class HorsiesBatchOperator(HorsiesTaskOperator):
             life=self._life,
             size=summary.size,
             counts=summary.counts,
+            digest=self._digest,
         )
 
 

@@ -40,7 +40,7 @@ class TaskFailedForGood(TaskFailed, AirflowFailException):
 
 
 class BatchFailedForGood(BatchFailed, AirflowFailException):
-    """The batch failed after a repair of some items, and a retry would also run those that were left as they are."""
+    """The batch failed after a repair of some items: those that every try leaves as they are, are too many."""
 
 
 class TaskTimedOut(WaitTimeout, AirflowTaskTimeout):

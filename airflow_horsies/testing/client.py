@@ -135,7 +135,8 @@ class FakeClient(Client):
     ) -> SubmittedBatch:
         chosen = require_on_clear(on_clear)
         tasks = self._new_items(batch)
-        results = self._submit(tasks, task_instance, tried, uses_items=True, on_clear=chosen)
+        rules = {"uses_items": True, "on_clear": chosen, "max_failures": batch.max_failures}
+        results = self._submit(tasks, task_instance, tried, **rules)
         if batch.chunk_size is not None:
             self._join([result.task_id for result in results if result.outcome is SubmitOutcome.SENT], batch)
         chunk_of = self.memory.chunk_of
@@ -167,16 +168,14 @@ class FakeClient(Client):
         tasks: Sequence[NewTask],
         task_instance: TaskInstanceKey,
         tried: AirflowTry,
-        *,
-        uses_items: bool = False,
-        on_clear: OnClear = OnClear.ALL,
+        **rules: Any,
     ) -> list[SubmitResult]:
         submitter = Submitter(
             namespace=self.namespace, base_url=self.settings.base_url, task_instance=task_instance, tried=tried
         )
         while True:
             try:
-                return self.ledger.submit_tasks(tasks, submitter, uses_items=uses_items, on_clear=on_clear)
+                return self.ledger.submit_tasks(tasks, submitter, **rules)
             except UnknownRunKey as unknown:
                 submitter = replace(submitter, tried=submitter.tried.ask_about(unknown.key))
 

@@ -164,11 +164,13 @@ class FakeLedger:
         *,
         uses_items: bool = False,
         on_clear: OnClear = OnClear.ALL,
+        max_failures: int = 0,
     ) -> list[SubmitResult]:
         """Reattach to, adopt or send each task, and cancel tasks that are no longer needed.
 
         :param uses_items: also use the items of chunks.
         :param on_clear: whether a clear keeps what has completed.
+        :param max_failures: how many may fail in a try that succeeds.
         """
         require_derived_ids([task.encoded for task in tasks])
         for task in tasks:
@@ -181,7 +183,7 @@ class FakeLedger:
         repairs = bool(newest) and not continues and repairs_by_setting(submitter, columns, on_clear)
         usable = [row for row in newest.values() if uses_items or row.task_id not in self.memory.chunk_of]
         requests = _make_requests(tasks, usable if continues or repairs else ())
-        if not (continues and self._follows_success(submitter.tried, newest.values())):
+        if not (continues and self._follows_success(submitter.tried, newest.values(), max_failures)):
             self._find_earlier_tasks(requests, submitter.tried if continues else None)
         self._find_shared_tasks(requests, is_clear=bool(rows) and not continues)
         self._release_unwanted(newest.values(), requests, submitter.task_instance)
@@ -235,9 +237,9 @@ class FakeLedger:
 
     # -- submitting ----------------------------------------------------------------------------------------------------
 
-    def _follows_success(self, tried: AirflowTry, newest: Collection[Row]) -> bool:
+    def _follows_success(self, tried: AirflowTry, newest: Collection[Row], max_failures: int) -> bool:
         states = {row.task_id: self.memory.read_task(row.task_id).state for row in newest} if tried.is_traced else {}
-        return follows_success(tried, [row.columns for row in newest], states)
+        return follows_success(tried, [row.columns for row in newest], states, max_failures=max_failures)
 
     def _find_earlier_tasks(self, requests: Sequence[Request], tried: AirflowTry | None) -> None:
         """Find the live and completed tasks of these requests, and all that the same try sent.

@@ -14,6 +14,8 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
 from airflow_horsies.client.client import Client
+from airflow_horsies.client.ledger import prune_ledger
+from airflow_horsies.client.repairing import request_repair
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.exceptions import BatchFailed, TaskNotFound
 from airflow_horsies.hook import HorsiesHook
@@ -344,3 +346,53 @@ def test_lines_have_the_place_of_their_item(
         "[item 0, attempt 1] line of 0",
         "[item 2, attempt 1] line of 0",
     ]
+
+
+@pytest.mark.parametrize("chunk_size", [2, None])
+def test_a_reference_of_a_life_whose_records_are_gone_does_not_read_a_later_one(
+    hook: HorsiesHook, chunk_size: int | None
+) -> None:
+    defer(batch(2, chunk_size=chunk_size))
+    finish_all(hook, chunk_size)
+    asked: dict[str, Any] = {"chunk_size": chunk_size, "deferrable": False, "results": "reference"}
+    reference = batch(2, **asked).execute(context(try_number=2))
+    sql(hook, "TRUNCATE horsies_task_history")
+    prune_ledger(hook.client, older_than=timedelta(0))
+    with pytest.raises(TaskDeferred):
+        batch(items=[{"a": 7}, {"a": 8}], chunk_size=chunk_size).execute(context(try_number=3, max_tries=5))
+    finish_all(hook, chunk_size)
+    with pytest.raises(TaskNotFound, match=r"The batch of .* was submitted again"):
+        list(HorsiesHook(CONN_ID).read_values(reference))
+
+
+def finish_all(hook: HorsiesHook, chunk_size: int | None) -> None:
+    for task_id in ids_of(hook):
+        rig.end(hook, task_id) if chunk_size is None else rig.run(hook, task_id)
+
+
+def test_a_repaired_item_that_fails_again_is_retried_if_the_others_are_allowed_to_have_failed(
+    hook: HorsiesHook,
+) -> None:
+    with pytest.raises(BatchFailed):
+        finish(hook, batch(max_failures=1), 1, 2)
+    request_repair(hook.client, INSTANCE, clear_number=0, requested_by="ann", items=[2])
+    cleared: list[dict[str, Any]] = [context(try_number=number, max_tries=5) for number in (2, 3)]
+    for after in cleared:
+        after["dag_run"].clear_number = 1
+    with pytest.raises(TaskDeferred) as deferred:
+        batch(max_failures=1).execute(cleared[0])
+    rig.run(hook, pending(hook), 2)
+    with pytest.raises(BatchFailed, match="2 of 6 items") as failed:
+        batch(max_failures=1).execute_complete(cleared[0], run(event_of(deferred.value.trigger)))
+    assert not isinstance(failed.value, AirflowFailException)
+    with pytest.raises(TaskDeferred) as deferred:
+        batch(max_failures=1).execute(cleared[1])
+    rig.run(hook, pending(hook))
+    values = batch(max_failures=1).execute_complete(cleared[1], run(event_of(deferred.value.trigger)))
+    assert values == [0, None, 20, 30, 40, 50]
+
+
+def pending(hook: HorsiesHook) -> str:
+    """The only task that waits for a worker."""
+    (task_id,) = [task_id for task_id in ids_of(hook) if hook.read_task(task_id).state is TaskState.PENDING]
+    return task_id

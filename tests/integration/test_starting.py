@@ -72,7 +72,7 @@ def of_worker(number: int, **more: Any) -> AirflowTry:
         (traced(2, "trace b"), SENT, SENT),
         (traced(1, "trace b", run_started_at=NOON + timedelta(hours=1)), SENT, SENT),
         # The author has changed the mode.
-        (of_worker(2, trace_key="trace a"), REATTACHED, ADOPTED),
+        (of_worker(2, trace_key="trace a"), REATTACHED, SENT),
         (of_worker(2, trace_key="trace b", clear_number=1), SENT, SENT),
         (of_worker(2), SENT, SENT),
     ],

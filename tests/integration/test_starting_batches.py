@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -108,8 +109,10 @@ def test_reference_leads_to_the_values(hook: HorsiesHook, stored: dict[str, Any]
     assert list(hook.read_values(stored["return_value"])) == expected
     # A clear that does not reset the run stays in the life.
     submit(hook, range(6), traced(2), chunk_size)
-    with pytest.raises(TaskNotFound, match=r"Item 0 of the batch of .* has not ended"):
+    with pytest.raises(TaskNotFound, match=r"The batch of .* was submitted again"):
         list(hook.read_values(stored["return_value"]))
+    with pytest.raises(TaskNotFound, match=r"Item 0 of the batch of .* was submitted again"):
+        list(hook.read_values({**stored["return_value"], "digest": None}))
 
 
 def test_large_batch_is_sent_and_read_off_the_loop(
@@ -194,6 +197,31 @@ def test_retry_sends_what_failed_and_a_clear_after_success_sends_all(hook: Horsi
     assert (again.outcomes, again.life) == ({SENT: 4}, 1)
     assert submit(hook, range(4), traced(3), chunk_size).outcomes == {REATTACHED: 4}
     assert len(live(hook)) == len(again.task_ids)
+
+
+@pytest.mark.parametrize("chunk_size", [None, 2])
+def test_a_clear_after_a_success_with_allowed_failures_sends_all(
+    hook: HorsiesHook, stored: dict[str, Any], chunk_size: int | None
+) -> None:
+    operator = batch(4, chunk_size=chunk_size, max_failures=1, results="counts")
+    assert isinstance(run(hook, start(operator, stored), 1), TaskSuccessEvent)
+    first = {one.horsies_task_id for one in hook.read_submissions(INSTANCE)}
+    # The trace stays as it is if the clear does not reset the run.
+    assert isinstance(run(hook, start(operator, stored, try_number=2)), TaskSuccessEvent)
+    assert stored["return_value"] == {"COMPLETED": 4}
+    assert not first & {one.horsies_task_id for one in hook.read_submissions(INSTANCE) if one.is_latest}
+
+
+@pytest.mark.parametrize("chunk_size", [None, 2])
+def test_a_retry_after_a_try_that_was_given_up_keeps_what_completed(hook: HorsiesHook, chunk_size: int | None) -> None:
+    allowing = replace(rig.batch(range(4), chunk_size), max_failures=3)
+    hook.client.submit_batch(allowing, INSTANCE, traced())
+    *_, last = live(hook)
+    hook.cancel_task(last)
+    end_all(hook)
+    again = hook.client.submit_batch(allowing, INSTANCE, traced(2))
+    lost = 1 if chunk_size is None else 2
+    assert again.outcomes == {SENT: lost, ADOPTED: 4 - lost}
 
 
 def test_success_is_that_of_the_requested_items(hook: HorsiesHook) -> None:

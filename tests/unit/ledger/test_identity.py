@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from airflow_horsies.ledger.identity import Item, Life, Submitter, compare_lives, follows_success
+from airflow_horsies.ledger.identity import Item, Life, Submitter, compare_lives, follows_success, have_succeeded
 from airflow_horsies.models import AirflowTry, TaskInstanceKey, TaskState
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -85,11 +85,31 @@ def test_another_trace_is_a_newer_life_unless_it_began_before() -> None:
     ],
 )
 def test_a_try_after_a_success_is_no_retry(tried: AirflowTry, states: list[TaskState], follows: bool) -> None:
-    newest = [{"horsies_task_id": str(n), "place": n, "try_number": 1, "seen_try": None} for n in range(2)]
+    newest = [
+        {"horsies_task_id": str(n), "place": n, "try_number": 1, "seen_try": None, "run_key": "k"} for n in range(2)
+    ]
     assert follows_success(tried, newest, {str(n): state for n, state in enumerate(states)}) is follows
     assert not follows_success(tried, [], {})
 
 
+@pytest.mark.parametrize(
+    ("states", "max_failures", "expected"),
+    [
+        ([TaskState.COMPLETED, TaskState.FAILED], 1, True),
+        ([TaskState.EXPIRED, TaskState.FAILED], 1, False),
+        ([TaskState.COMPLETED, TaskState.CANCELLED], 1, False),
+        ([TaskState.COMPLETED, TaskState.RUNNING], 1, False),
+        ([TaskState.COMPLETED, None], 1, False),
+    ],
+)
+def test_a_try_with_allowed_failures_has_succeeded(
+    states: list[TaskState | None], max_failures: int, expected: bool
+) -> None:
+    assert have_succeeded(states, max_failures) is expected
+
+
 def test_items_that_are_no_longer_requested_do_not_count() -> None:
-    newest = [{"horsies_task_id": str(n), "place": -n, "try_number": 1, "seen_try": None} for n in range(2)]
+    newest = [
+        {"horsies_task_id": str(n), "place": -n, "try_number": 1, "seen_try": None, "run_key": "k"} for n in range(2)
+    ]
     assert follows_success(traced(number=2), newest, {"0": TaskState.COMPLETED, "1": TaskState.CANCELLED})
