@@ -35,7 +35,8 @@ class Threads:
                 if stuck >= STUCK_SECONDS and running.cancel():
                     raise TimeoutError(
                         f"All {THREADS} threads of the triggerer for worker-free tasks have been blocked for "
-                        f"{stuck:.0f} seconds, by a template, a secrets backend or an XCom backend."
+                        f"{stuck:.0f} seconds, by a template, a secrets backend or an XCom backend. "
+                        "Check what they wait for."
                     )
             return outcome.result()
         finally:
