@@ -97,6 +97,10 @@ class AsyncClient:
     async def read_submissions(self, task_instance: TaskInstanceKey) -> list[Submission]:
         return await self.drive(calls.read_submissions(self.scope, task_instance))
 
+    async def read_latest_task_ids(self, task_instance: TaskInstanceKey) -> list[str]:
+        """The tasks of the last submission, which may be many."""
+        return await self.drive(calls.read_latest_task_ids(self.scope, task_instance))
+
     async def has_later_submission(self, task_instance: TaskInstanceKey, *, life: int, try_number: int) -> bool:
         return await self.drive(calls.has_later_submission(self.scope, task_instance, life=life, try_number=try_number))
 

@@ -26,7 +26,7 @@ from airflow_horsies.db.backoff import Backoff
 from airflow_horsies.db.limits import Limits
 from airflow_horsies.db.statement import Script
 from airflow_horsies.exceptions import AccessDenied, DatabaseBusy, HistoryPartitionMissing, InvalidTask
-from airflow_horsies.ledger import cancelling, submissions, submitting
+from airflow_horsies.ledger import cancelling, latest, submissions, submitting
 from airflow_horsies.ledger import schema as ledger_schema
 from airflow_horsies.ledger.identity import Submitter, UnknownRunKey
 from airflow_horsies.ledger.schema import Migration
@@ -176,6 +176,15 @@ def read_submissions(scope: Scope, task_instance: TaskInstanceKey) -> Call[list[
     read = partial(submissions.read_submissions, settings.namespace, base_url, task_instance)
     nothing: list[Submission] = []
     return (yield from read_current(scope, read, otherwise=nothing))
+
+
+def read_latest_task_ids(scope: Scope, task_instance: TaskInstanceKey) -> Call[list[str]]:
+    """The tasks of the last submission of a task instance, in the order of its items."""
+    settings = scope.settings
+    own = latest.Deployment(settings.namespace, "" if settings.is_under_way else settings.base_url)
+    read = partial(latest.read_latest_ids, own, task_instance)
+    found = yield from read_current(scope, read, otherwise=latest.LatestIds(0, "{}"))
+    return found.task_ids
 
 
 def has_later_submission(scope: Scope, task_instance: TaskInstanceKey, *, life: int, try_number: int) -> Call[bool]:

@@ -259,4 +259,5 @@ def _places(order: ItemOrder, count: int) -> tuple[int, int]:
     """The first and the last place of a page."""
     if not order.descending:
         return order.offset, order.offset + order.limit - 1
-    return count - order.offset - order.limit, count - order.offset - 1
+    # An item that is no longer requested has the place -1.
+    return max(count - order.offset - order.limit, 0), count - order.offset - 1

@@ -60,6 +60,7 @@ class Known:
     outcomes: Mapping[str, Outcomes] = field(default_factory=dict)
     repair: Repair | None = None
     continued_by: AirflowTry | None = None
+    _dropped: dict[str, frozenset[int]] = field(default_factory=dict)
 
     def find_state(self, item: Item, held: Held) -> TaskState | None:
         """The state of an item that is used; None if it is sent again."""
@@ -110,7 +111,14 @@ class Known:
         row, number = held.row, held.number
         if self.outcomes.get(row["horsies_task_id"], NO_OUTCOMES).has(number):
             return False
-        return bool(row["is_to_be_cancelled"]) or (number != NO_NUMBER and number in row["dropped"])
+        return bool(row["is_to_be_cancelled"]) or (number != NO_NUMBER and self._is_dropped(row, number))
+
+    def _is_dropped(self, row: Row, number: int) -> bool:
+        # A chunk may have very many items.
+        task_id = row["horsies_task_id"]
+        if task_id not in self._dropped:
+            self._dropped[task_id] = frozenset(row["dropped"])
+        return number in self._dropped[task_id]
 
     def _is_sent_again(self, item: Item, held: Held, state: TaskState | None) -> bool:
         if self.repair is None or self.continued_by is not None:
@@ -124,7 +132,7 @@ class Known:
     def is_open(self, row: Row, number: int) -> bool:
         """Whether an item of a chunk may still run."""
         outcomes = self.outcomes.get(row["horsies_task_id"], NO_OUTCOMES)
-        return self.is_live(row) and not outcomes.has(number) and number not in row["dropped"]
+        return self.is_live(row) and not outcomes.has(number) and not self._is_dropped(row, number)
 
 
 @dataclass(slots=True)

@@ -14,7 +14,14 @@ from airflow_horsies.core.batch import BatchSpec, BatchTasks, ChunkCount, Submit
 from airflow_horsies.core.cluster import QueueDepth, WorkerState
 from airflow_horsies.core.log import LogCursor, Progress, TaskNews
 from airflow_horsies.core.spec import TaskSpec
-from airflow_horsies.core.submission import AirflowTry, OnClear, Submission, SubmitResult, TaskInstanceKey
+from airflow_horsies.core.submission import (
+    AirflowTry,
+    OnClear,
+    Submission,
+    SubmitResult,
+    TaskInstanceKey,
+    latest_task_ids,
+)
 from airflow_horsies.core.task import LIVE_STATES, CancelOutcome, TaskState, TaskView
 from airflow_horsies.testing.client import FakeClient, endless
 from airflow_horsies.testing.memory import Memory
@@ -88,6 +95,9 @@ class FakeAsyncClient(AsyncClient):
 
     async def read_submissions(self, task_instance: TaskInstanceKey) -> list[Submission]:
         return self.client.read_submissions(task_instance)
+
+    async def read_latest_task_ids(self, task_instance: TaskInstanceKey) -> list[str]:
+        return latest_task_ids(self.client.read_submissions(task_instance))
 
     async def has_later_submission(self, task_instance: TaskInstanceKey, *, life: int, try_number: int) -> bool:
         return self.client.ledger.has_later_submission(task_instance, life=life, try_number=try_number)

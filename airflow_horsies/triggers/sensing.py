@@ -13,7 +13,7 @@ from airflow_horsies.client.async_client import AsyncClient
 from airflow_horsies.client.hub import Waiter
 from airflow_horsies.client.waiting import POLL_SECONDS
 from airflow_horsies.core.batch import ChunkCount, effective_states
-from airflow_horsies.core.submission import TaskInstanceKey, latest_task_ids
+from airflow_horsies.core.submission import TaskInstanceKey
 from airflow_horsies.core.task import TaskState
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.triggers.base import HorsiesTrigger, Reason, _seconds_until
@@ -121,7 +121,7 @@ class HorsiesSubmissionTrigger(HorsiesSensorTrigger):
         }
 
     async def _find_task_ids(self, client: AsyncClient) -> list[str]:
-        return latest_task_ids(await client.read_submissions(self._submitter_key))
+        return await client.read_latest_task_ids(self._submitter_key)
 
     @property
     def _submitter_key(self) -> TaskInstanceKey:

@@ -49,6 +49,11 @@ class _OpenChunk:
         self.pending_chars = 0
         self.is_held = True
 
+    @property
+    def pause_seconds(self) -> float:
+        """A long item has nothing to write. Its claim is confirmed, so that it is stopped if that is lost."""
+        return WRITE_SECONDS if self.pending else CONFIRMED_SECONDS
+
     def take(self) -> list[ItemOutcome]:
         return [self.pending.popleft() for _ in range(len(self.pending))]
 
@@ -135,7 +140,7 @@ class OutcomeWriter:
                     self._opened.wait()
             time.sleep(WRITE_SECONDS)
             chunk = self._chunk
-            if chunk is not None and time.monotonic() - chunk.confirmed >= WRITE_SECONDS:
+            if chunk is not None and time.monotonic() - chunk.confirmed >= chunk.pause_seconds:
                 self._write_quietly(chunk)
 
     def _write_quietly(self, chunk: _OpenChunk) -> None:

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import psycopg
 import pytest
 
 from airflow_horsies import triggers
@@ -332,6 +333,37 @@ def submission_trigger(**options: Any) -> HorsiesSubmissionTrigger:
             **options,
         }
     )
+
+
+COPIES = """
+INSERT INTO airflow_horsies.submissions (
+    namespace, dag_id, run_id, task_id, map_index, position, life, round, try_number, horsies_task_id, base_url,
+    task_name, queue_name
+)
+SELECT
+    namespace, dag_id, run_id, task_id, map_index, number, life, round, try_number, gen_random_uuid(), base_url,
+    task_name, queue_name
+FROM airflow_horsies.submissions CROSS JOIN generate_series(1, %s) AS number
+"""
+
+
+@on_one_release
+def test_looking_for_newer_tasks_of_a_large_batch_does_not_block_the_event_loop(hook: HorsiesHook) -> None:
+    first = hook.submit_task(LATER, INSTANCE, AirflowTry(try_number=1)).task_id
+    with psycopg.connect(**hook.settings.database.connect_args) as connection:
+        connection.execute(COPIES, (99_999,))
+        connection.execute("SET LOCAL statement_timeout = '60s'")
+        connection.execute("ANALYZE airflow_horsies.submissions")
+
+    async def check() -> None:
+        client = await HorsiesHook(CONN_ID).async_client()
+        began = time.thread_time()
+        found = await submission_trigger()._find_task_ids(client)
+        seconds = time.thread_time() - began
+        assert (found[0], len(found)) == (first, 100_000)
+        assert seconds < 0.25, f"{seconds:.2f} s"
+
+    run(check())
 
 
 def test_submission_is_waited_for_before_the_ledger_exists_until_it_ends(hook: HorsiesHook, release: str) -> None:

@@ -104,6 +104,17 @@ def test_each_order_is_the_same_forwards_and_backwards_page_by_page(hook: Horsie
 
 
 @pytest.mark.parametrize("sort", [Sort.POSITION, Sort.DURATION])
+def test_items_that_are_no_longer_requested_are_on_no_page(hook: HorsiesHook, sort: Sort) -> None:
+    submit(hook, range(4), chunk_size=4)
+    submit(hook, (0, 2), chunk_size=4, at=tried(2))
+    for descending in (False, True):
+        shown = items(sort, descending=descending)
+        assert shown["total"] == 2
+        assert sorted(item["position"] for item in shown["items"]) == [0, 1]
+        assert not items(sort, descending=descending, offset=2)["items"]
+
+
+@pytest.mark.parametrize("sort", [Sort.POSITION, Sort.DURATION])
 def test_items_are_filtered_by_state(hook: HorsiesHook, sort: Sort) -> None:
     mixed(hook)
     for state, count in show()["counts"].items():

@@ -104,6 +104,23 @@ def test_a_short_chunk_is_written_in_few_transactions(
     assert tables.runs - before <= 4
 
 
+def test_a_long_item_without_outcomes_to_write_asks_the_database_only_now_and_then(
+    child: Child, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reporter_module, "REPORT_SECONDS", 60)
+    monkeypatch.setattr(reporter_module, "WATCH_SECONDS", 60)
+    asked: list[int] = []
+
+    def nap(item: int) -> None:
+        time.sleep(0.2)
+        before = tables.runs
+        time.sleep(0.5)
+        asked.append(tables.runs - before)
+
+    assert run(child, nap, [0]).is_ok()
+    assert asked[0] <= 1
+
+
 def test_outcomes_are_not_written_without_the_claim(child: Child, tables: Tables) -> None:
     def lose(item: int) -> int:
         if item == 1:
