@@ -96,7 +96,9 @@ def batch(conn_id: str) -> HorsiesBatchOperator:
 
 
 def _deferred(conn_id: str) -> dict[str, Any]:
-    return {"horsies_conn_id": conn_id, "deferrable": True, "inline_wait": timedelta(0)}
+    # The delay keeps the task from ending before its operator has deferred.
+    later = {"deferrable": True, "inline_wait": timedelta(0), "delay": timedelta(seconds=2)}
+    return {"horsies_conn_id": conn_id, **later}
 
 
 def context_of(instance: TaskInstanceKey) -> dict[str, Any]:
