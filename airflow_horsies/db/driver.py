@@ -18,7 +18,7 @@ from airflow_horsies.db.limits import LIMITS, Limits
 from airflow_horsies.db.statement import CopyIn, Row, Rows, Script, Statement
 
 T = TypeVar("T")
-COPIED_AT_ONCE = 500
+COPIED_AT_ONCE = 50
 
 
 def run(connection: Any, script: Script[T], pipeline: psycopg.Pipeline | None = None) -> T:

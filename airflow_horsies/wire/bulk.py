@@ -66,7 +66,7 @@ def look_at(items: Sequence[Mapping[str, Any]]) -> tuple[bool, bool]:
     if not kinds <= PLAIN_TYPES:
         return False, False
     if int in kinds:
-        integers = [value for value in values if type(value) is int]
+        integers = values if kinds == {int} else [value for value in values if type(value) is int]
         if max(integers) >= MAX_PLAIN_INTEGER or min(integers) <= -MAX_PLAIN_INTEGER:
             return False, False
     keys = {*map(tuple, items)}

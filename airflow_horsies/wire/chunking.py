@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from airflow_horsies.core.chunk import CHUNK_SUFFIX, ISOLATE, ITEMS, RETRY_POLICY, TIMEOUT_MS, chunk_timeout
 from airflow_horsies.core.spec import TaskSpec
@@ -41,6 +41,7 @@ class EncodedItems:
     sorted_texts: list[str]
     lengths: array[int]
     works: list[bytes]
+    _frames: dict[int, _Frame] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.works)
@@ -79,12 +80,19 @@ class EncodedItems:
         return tasks
 
     def _encode(self, size: int, texts: str, sorted_texts: str, task_id: str | None) -> EncodedTask:
-        rest = self._rest()
-        return encode_arguments(
-            chunk_spec(self.task, size, task_id),
-            kwargs_json=_around(COMPACT.encode, {ITEMS: [], **rest}, texts),
-            sorted_arguments=_around(SORTED.encode, {ITEMS: [], **rest}, sorted_texts).encode(),
+        frame = self._frames.get(size) or self._frames.setdefault(size, self._make_frame(size))
+        task = encode_arguments(
+            frame.spec,
+            kwargs_json=texts.join(frame.around),
+            sorted_arguments=sorted_texts.join(frame.sorted_around).encode(),
             sent_at=self.sent_at,
+        )
+        return task if task_id is None else task._replace(id=task_id, id_is_given=True)
+
+    def _make_frame(self, size: int) -> _Frame:
+        arguments = {ITEMS: [], **self._rest()}
+        return _Frame(
+            chunk_spec(self.task, size), _around(COMPACT.encode(arguments)), _around(SORTED.encode(arguments))
         )
 
     def _rest(self) -> dict[str, Any]:
@@ -96,13 +104,21 @@ class EncodedItems:
         }
 
 
-def chunk_spec(task: TaskSpec, size: int, task_id: str | None = None) -> TaskSpec:
+class _Frame(NamedTuple):
+    """What the chunks of one size have in common: how they are sent, and the JSON around their items."""
+
+    spec: TaskSpec
+    around: tuple[str, str]
+    sorted_around: tuple[str, str]
+
+
+def chunk_spec(task: TaskSpec, size: int) -> TaskSpec:
     """How a chunk of this size is sent: as its items would be, under the name of the chunk."""
     return replace(
         task,
         task_name=f"{task.task_name}{CHUNK_SUFFIX}",
         timeout=chunk_timeout(task.timeout, task.retry_policy, size),
-        task_id=task_id,
+        task_id=None,
     )
 
 
@@ -139,7 +155,7 @@ def works_of_chunk(task_name: str, kwargs: Mapping[str, Any]) -> list[bytes]:
     return [work_of(task_name, item) for item in items] if isinstance(items, list) else []
 
 
-def _around(encode: Callable[[Any], str], arguments: Mapping[str, Any], items: str) -> str:
-    """The JSON of the arguments of a chunk, with the JSON of the items, which is not encoded again."""
-    before, mark, after = encode(arguments).partition(f'"{ITEMS}":[')
-    return f"{before}{mark}{items}{after}"
+def _around(arguments: str) -> tuple[str, str]:
+    """The JSON of the arguments of a chunk before and after its items, which are not encoded again."""
+    before, mark, after = arguments.partition(f'"{ITEMS}":[')
+    return f"{before}{mark}", after
