@@ -195,18 +195,9 @@ def read_sizes(ids: Collection[str]) -> Script[dict[str, int]]:
 
 def record_unsubmitted(task_name: str, ids: Sequence[str], sizes: Sequence[int]) -> Statement:
     """Chunks that no task instance submitted. Nobody reattaches to their items, so their works are not recorded."""
-    starts = accumulate(sizes, initial=0)
-    columns = [
-        {
-            "horsies_task_id": task_id,
-            "task_name": task_name,
-            "size": size,
-            "works": "",
-            "places": list(range(start, start + size)),
-        }
-        for task_id, size, start in zip(ids, sizes, starts, strict=False)
-    ]
-    return Statement(sql_text(PACKAGE, "record_chunks"), {"chunks": COMPACT.encode(columns)})
+    starts = [0, *accumulate(sizes)][: len(sizes)]
+    params = {"task_name": task_name, "ids": list(ids), "sizes": list(sizes), "starts": starts}
+    return Statement(sql_text(PACKAGE, "record_unsubmitted"), params)
 
 
 # -- workers ---------------------------------------------------------------------------------------------------------
