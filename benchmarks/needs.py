@@ -20,6 +20,8 @@ HERE = Path(__file__).parent
 SIZING = HERE / "sizing.json"
 PAGE = HERE.parent / "docs" / "how-to" / "size-a-deployment.md"
 DAY_SECONDS = 86_400
+# Fewer are not worth a figure.
+LEAST_CORES = 0.1
 ITEMS = tuple(10**power for power in range(4, 9))
 WAYS = {"task": "a task of its own", "batch": "an item of a batch", "chunked": "an item in a chunk"}
 OURS = "airflow_horsies."
@@ -182,9 +184,9 @@ def needs_table(sizing: Mapping[str, Any]) -> str:
 def needs_row(cost: Mapping[str, Any], says: str, demand: Demand, server: Server) -> str:
     found = needs(cost, demand, server)
     return (
-        f"| {demand.items:,.0f} | {says} | {spell(found.per_second)} | {spell(found.postgres_cores)} "
+        f"| {demand.items:,.0f} | {says} | {spell(found.per_second)} | {spell_cores(found.postgres_cores)} "
         f"| {spell(found.notifying)} | {gigabytes(found.wal_bytes_per_day)} | {gigabytes(found.disk_bytes)} "
-        f"| {spell(found.worker_cores)} | {found.servers} |"
+        f"| {spell_cores(found.worker_cores)} | {found.servers} |"
     )
 
 
@@ -201,6 +203,10 @@ def assumptions(sizing: Mapping[str, Any]) -> str:
 
 def gigabytes(size: float) -> str:
     return f"{spell(size / 1e9)} GB"
+
+
+def spell_cores(number: float) -> str:
+    return spell(number) if number >= LEAST_CORES else f"below {LEAST_CORES:g}"
 
 
 def spell_many(number: float) -> str:
