@@ -9,14 +9,18 @@ WITH task AS (
     LEFT JOIN airflow_horsies.chunks AS chunk ON chunk.horsies_task_id = given.id
 ),
 ended AS (
-    SELECT task.id, item.outcome, count(*) AS count
+    SELECT task.id, item.outcome, item.count
     FROM task
-    INNER JOIN airflow_horsies.items AS item ON item.horsies_task_id = task.id
-    WHERE
-        task.status IS DISTINCT FROM 'COMPLETED'
-        -- The array is read only if some items are no longer requested.
-        AND (task.wanted = cardinality(task.places) OR task.places[item.number + 1] >= 0)
-    GROUP BY task.id, item.outcome
+    CROSS JOIN LATERAL (
+        SELECT item.outcome, count(*) AS count
+        FROM airflow_horsies.items AS item
+        WHERE
+            item.horsies_task_id = task.id
+            -- The array is read only if some items are no longer requested.
+            AND (task.wanted = cardinality(task.places) OR task.places[item.number + 1] >= 0)
+        GROUP BY item.outcome
+    ) AS item
+    WHERE task.status IS DISTINCT FROM 'COMPLETED'
 ),
 counted AS (
     SELECT ended.outcome AS state, ended.count

@@ -10,8 +10,8 @@ WITH newest AS (
         AND task_id = %(task_id)s
         AND map_index = %(map_index)s
 ),
-latest AS (
-    SELECT known.position AS place, known.life, known.horsies_task_id
+known AS NOT MATERIALIZED (
+    SELECT known.position AS place, known.life, known.horsies_task_id, known.is_latest
     FROM airflow_horsies.known_submissions AS known
     WHERE
         known.namespace = %(namespace)s
@@ -21,21 +21,24 @@ latest AS (
         AND known.task_id = %(task_id)s
         AND known.map_index = %(map_index)s
         AND known.life = (SELECT newest.life FROM newest)
-        AND known.is_latest
+),
+-- Whether a chunk is the latest takes longer to find than whether it holds a place.
+holding AS MATERIALIZED (
+    SELECT known.horsies_task_id, known.is_latest, chunk.places, chunk.works, chunk.occurrences
+    FROM known
+    INNER JOIN airflow_horsies.chunks AS chunk USING (horsies_task_id)
+    -- Of one place, only its chunk is taken apart; of many, this would take longer.
+    WHERE cardinality(%(places)s::integer[]) > 1 OR chunk.places && %(places)s::integer[]
 )
 SELECT requested.place, substring(chunk.works FROM requested.ordinal::integer * 32 - 31 FOR 32) AS work,
     coalesce(chunk.occurrences[requested.ordinal], 0) AS occurrence,
-    latest.horsies_task_id::text AS horsies_task_id, requested.ordinal::integer - 1 AS number
-FROM latest
-INNER JOIN airflow_horsies.chunks AS chunk USING (horsies_task_id)
+    chunk.horsies_task_id::text AS horsies_task_id, requested.ordinal::integer - 1 AS number
+FROM holding AS chunk
 CROSS JOIN LATERAL unnest(chunk.places) WITH ORDINALITY AS requested (place, ordinal)
-WHERE
-    requested.place = ANY(%(places)s::integer[])
-    -- Of one place, only its chunk is taken apart; of many, this would take longer.
-    AND (cardinality(%(places)s::integer[]) > 1 OR chunk.places && %(places)s::integer[])
+WHERE requested.place = ANY(%(places)s::integer[]) AND chunk.is_latest
 UNION ALL
-SELECT latest.place, sent.work, sent.occurrence, latest.horsies_task_id::text, -1
-FROM latest
+SELECT known.place, sent.work, sent.occurrence, known.horsies_task_id::text, -1
+FROM known
 INNER JOIN airflow_horsies.submissions AS sent USING (horsies_task_id, life)
 WHERE
     sent.namespace = %(namespace)s
@@ -43,5 +46,6 @@ WHERE
     AND sent.run_id = %(run_id)s
     AND sent.task_id = %(task_id)s
     AND sent.map_index = %(map_index)s
-    AND latest.place = ANY(%(places)s::integer[])
-    AND NOT EXISTS (SELECT FROM airflow_horsies.chunks AS chunk WHERE chunk.horsies_task_id = latest.horsies_task_id)
+    AND known.place = ANY(%(places)s::integer[])
+    AND known.is_latest
+    AND NOT EXISTS (SELECT FROM airflow_horsies.chunks AS chunk WHERE chunk.horsies_task_id = known.horsies_task_id)

@@ -17,7 +17,8 @@ WITH holding AS MATERIALIZED (
         -- Few chunks have it; an item is then looked for at the places of its size.
         AND position(%(work)s::bytea IN chunk.works) > 0
 ),
-found AS (
+-- Once, and not for each submission.
+found AS MATERIALIZED (
     SELECT
         chunk.life, coalesce(chunk.rounds[requested.ordinal], 1) AS item_round, requested.ordinal::integer - 1 AS number,
         chunk.horsies_task_id, chunk.round, chunk.task_name AS item_name, chunk.is_latest AND requested.place >= 0 AS is_wanted
