@@ -88,11 +88,14 @@ def save(figures: dict[str, list[float]], seconds: float) -> None:
     spread = meta.get("spread", {}) | {
         name: [float(f"{each:.4g}") for each in bounds] for name, (_, *bounds) in figures.items()
     }
+    now = facts()
+    dates = meta.get("dates", {}) | dict.fromkeys(figures, now["date"])
     ordered: dict[str, Any] = {name: values[name] for name in AIMS if name in values}
     ordered["_meta"] = {
-        **facts(),
+        **now,
         "seconds": round(seconds),
         "spread": {name: spread[name] for name in AIMS if name in spread},
+        "dates": {name: dates[name] for name in AIMS if name in dates},
     }
     RESULTS.write_text(json.dumps(ordered, indent=2, ensure_ascii=False) + "\n")
 
@@ -101,8 +104,10 @@ def table(results: dict[str, Any]) -> str:
     """The figures in Markdown, each with its spread, its aim, and what bounds it if it falls short."""
     meta = results["_meta"]
     versions = ", ".join(f"{name} {version}" for name, version in meta["versions"].items())
+    first, last = min(meta["dates"].values()), max(meta["dates"].values())
+    measured = f"on {first}" if first == last else f"from {first} to {last}"
     lines = [
-        f"Measured by `make bench` on {meta['date']}: {meta['machine']}; {versions}. Each figure is the median of "
+        f"Measured by `make bench` {measured}: {meta['machine']}; {versions}. Each figure is the median of "
         "several rounds in which both sides took turns; the spread is the smallest and the largest.",
         "",
         "| what | figure | spread | aim |",
