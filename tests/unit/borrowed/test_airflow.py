@@ -10,18 +10,16 @@ from typing import Any
 
 import pytest
 import structlog
-from airflow.executors.workloads.task import TaskInstanceDTO
 from airflow.jobs import triggerer_job_runner
 from airflow.listeners import hookimpl
 from airflow.models import taskinstance
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, BaseOperator
 from airflow.sdk.execution_time import comms, supervisor, task_runner
-from airflow.sdk.listener import get_listener_manager
-from airflow.serialization.serialized_objects import DagSerialization
 from jinja2 import UndefinedError
 
 from airflow_horsies.borrowed import airflow as borrowed
+from tests.unit.worker_free import as_stored, needs_worker_free
 
 
 def test_tasks_ask_their_supervisor_through_this_variable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,6 +65,7 @@ def test_a_command_is_a_server_for_a_while(monkeypatch: pytest.MonkeyPatch) -> N
     assert borrowed.PROCESS_CONTEXT not in os.environ
 
 
+@needs_worker_free
 def test_templates_are_rendered_in_the_environment_of_a_dag() -> None:
     assert borrowed.template_env(native=True).from_string("{{ [1, 2] }}").render() == [1, 2]
     assert borrowed.template_env().from_string("{{ day | ds }}").render(day=datetime(2026, 1, 1)) == "2026-01-01"
@@ -74,7 +73,10 @@ def test_templates_are_rendered_in_the_environment_of_a_dag() -> None:
         borrowed.template_env().from_string("{{ nothing }}").render()
 
 
+@needs_worker_free
 def test_listeners_of_tasks_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow.sdk.listener import get_listener_manager
+
     class Listener:
         @hookimpl
         def on_task_instance_success(self, task_instance: object) -> None: ...
@@ -88,12 +90,13 @@ def test_listeners_of_tasks_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
         manager.pm.unregister(name="lineage")
 
 
+@needs_worker_free
 def test_a_triggerer_stores_and_removes_the_value_of_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
     with DAG("d", schedule=None) as dag:
         EmptyOperator(task_id="t")
     sent: list[Any] = []
     monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", SimpleNamespace(send=sent.append), raising=False)
-    task = DagSerialization.from_dict(DagSerialization.to_dict(dag)).get_task("t")
+    task = as_stored(dag).get_task("t")
     ti = task_runner.RuntimeTaskInstance.model_construct(
         id="i", dag_id="d", run_id="r", task_id="t", map_index=-1, try_number=1, task=task
     )
@@ -104,6 +107,7 @@ def test_a_triggerer_stores_and_removes_the_value_of_a_task(monkeypatch: pytest.
     assert (sent[0].key, sent[0].value) == ("return_value", {"a": [1]})
 
 
+@needs_worker_free
 def test_a_triggerer_understands_what_a_starting_task_asks() -> None:
     known = str(triggerer_job_runner.ToTriggerSupervisor)
     for message in ("SetXCom", "DeleteXCom", "GetVariable", "GetConnection", "GetTaskStates"):
@@ -113,7 +117,10 @@ def test_a_triggerer_understands_what_a_starting_task_asks() -> None:
         assert f"comms.{message}" not in known
 
 
+@needs_worker_free
 def test_a_clear_renews_the_trace_of_a_task_instance_and_a_retry_does_not() -> None:
+    from airflow.executors.workloads.task import TaskInstanceDTO
+
     assert "ti.context_carrier = new_task_run_carrier" in inspect.getsource(taskinstance.clear_task_instances)
     assert "context_carrier" not in inspect.getsource(taskinstance.TaskInstance.prepare_db_for_next_try)
     assert "context_carrier" in TaskInstanceDTO.model_fields

@@ -4,6 +4,9 @@ import pytest
 
 from airflow_horsies.borrowed.airflow import template_env
 from airflow_horsies.operators.templates import explain_template
+from tests.unit.worker_free import needs_worker_free
+
+pytestmark = needs_worker_free
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,6 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowSensorTimeout, TaskDeferred
 from airflow.sdk import DAG, Asset, task, task_group
 from airflow.sdk.bases.operator import TriggerFailureReason
-from airflow.sdk.exceptions import TaskDeferralError
-from airflow.serialization.serialized_objects import DagSerialization
 from jinja2 import Undefined
 
 from airflow_horsies.exceptions import InvalidTask
@@ -19,6 +17,9 @@ from airflow_horsies.operators.outcomes import TaskTimedOut
 from airflow_horsies.operators.worker_free import decode_fields
 from airflow_horsies.sensors import HorsiesSensor
 from airflow_horsies.testing import FakeHorsies, make_context
+from tests.unit.worker_free import as_stored, needs_worker_free
+
+pytestmark = needs_worker_free
 
 UPSTREAM = HorsiesOperator(task_id="before", task_name="add")
 
@@ -72,10 +73,10 @@ def test_what_a_triggerer_cannot_do_is_refused_when_the_dag_is_parsed(given: dic
 def test_what_is_set_later_is_refused_when_the_dag_is_serialized() -> None:
     with DAG("sales", schedule=None) as dag:
         later = HorsiesOperator(task_id="one", task_name="add", worker_free=True)
-    DagSerialization.to_dict(dag)
+    as_stored(dag)
     later.outlets = [Asset("lake")]
     with pytest.raises(Exception, match="it has outlets"):
-        DagSerialization.to_dict(dag)
+        as_stored(dag)
 
 
 def test_failure_callbacks_and_retries_are_left_to_a_worker() -> None:
@@ -122,7 +123,7 @@ def test_task_in_a_mapped_group_is_refused() -> None:
 
     with DAG("sales", schedule=None) as dag, pytest.raises(InvalidTask, match="it is in a mapped task group"):
         group.expand(number=[1, 2])
-        DagSerialization.to_dict(dag)
+        as_stored(dag)
 
 
 @pytest.mark.parametrize(
@@ -149,10 +150,7 @@ def test_listener_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         one()
 
 
-def test_older_airflow_is_refused_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_free, "airflow_version", "3.2.2")
-    with pytest.raises(InvalidTask, match=r"needs Airflow 3\.3 or newer, and this is 3\.2\.2\. Set deferrable=True"):
-        one()
+def test_candidate_of_the_first_release_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_free, "airflow_version", "3.3.0rc1")
     one()
 
@@ -170,7 +168,7 @@ def test_arguments_arrive_in_the_triggerer_as_they_were_given() -> None:
     }
     with DAG("sales", schedule=None) as dag:
         free = HorsiesOperator(task_id="one", task_name="add", worker_free=True, **given)
-    stored = DagSerialization.from_dict(DagSerialization.to_dict(dag)).get_task("one").start_trigger_args
+    stored = as_stored(dag).get_task("one").start_trigger_args
     fields = decode_fields(stored.trigger_kwargs["__var"]["fields"])
     assert (fields.pop("kind"), fields.pop("native")) == ("task", False)
     again = HorsiesOperator(task_id="one", **fields)
@@ -249,6 +247,8 @@ def test_worker_gives_up_a_task_whose_time_is_over() -> None:
 
 
 def test_other_operators_fail_with_their_trigger() -> None:
+    from airflow.sdk.exceptions import TaskDeferralError
+
     operator = one(worker_free=False)
     with pytest.raises(TaskDeferralError):
         operator.resume_execution("__fail__", {"error": "Trigger failure"}, make_context(operator))

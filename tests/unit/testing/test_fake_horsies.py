@@ -34,6 +34,7 @@ from airflow_horsies.operators import HorsiesBatchOperator, HorsiesCancelOperato
 from airflow_horsies.outcomes import TaskFailedForGood, TaskTimedOut
 from airflow_horsies.sensors import HorsiesQueueSensor, HorsiesSensor
 from airflow_horsies.testing import FakeHorsies, ImpossibleOutcome, UndeclaredTask, make_context, run_task
+from tests.unit.worker_free import needs_worker_free
 
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
 BOTH_WAYS = pytest.mark.parametrize("deferrable", [False, True], ids=["inline", "deferrable"])
@@ -415,6 +416,7 @@ def test_what_users_name_is_documented() -> None:
             assert f":param {parameter}:" in documentation, (each, parameter)
 
 
+@needs_worker_free
 def test_task_without_a_worker_runs_as_a_deferrable_one() -> None:
     with DAG("sales", schedule=None):
         load = HorsiesOperator(task_id="load", task_name="add", kwargs={"day": "{{ ds }}"}, worker_free=True)

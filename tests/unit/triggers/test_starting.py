@@ -22,6 +22,9 @@ from airflow_horsies.testing import FakeAsyncClient, FakeHorsies
 from airflow_horsies.triggers import base
 from tests.unit.fakes import failing
 from tests.unit.triggers.rig import answering
+from tests.unit.worker_free import needs_worker_free
+
+pytestmark = needs_worker_free
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 # What stands in Airflow's database while tasks wait. Never change an entry: add one for each new form.
