@@ -108,14 +108,14 @@ class AsyncClient:
         self, task_instance: TaskInstanceKey, *, life: int | None = None, size: int | None = None
     ) -> Mapping[tuple[str, int], int]:
         """The places of the items of a batch, by task and number."""
-        if size is None or size > MAX_ITEMS_ON_LOOP:
+        if size is not None and size > MAX_ITEMS_ON_LOOP:
             return await self.in_thread(lambda client: client.read_batch(task_instance, life=life, size=size).by_item())
         return (await self.drive(batches.read_batch(self.scope, task_instance, life=life, size=size))).by_item()
 
     async def read_batch_tasks(
         self, task_instance: TaskInstanceKey, *, life: int | None = None, size: int | None = None
     ) -> BatchTasks:
-        if size is None or size > MAX_ITEMS_ON_LOOP:
+        if size is not None and size > MAX_ITEMS_ON_LOOP:
             return await self.in_thread(lambda client: client.read_batch_tasks(task_instance, life=life, size=size))
         return await self.drive(batches.read_batch_tasks(self.scope, task_instance, life=life, size=size))
 
