@@ -42,7 +42,8 @@ def test_a_claim_that_its_live_worker_does_not_know_of_is_named_and_lapses(
         conninfo=info,
         log=tmp_path / "worker.log",
         folder=PROJECT,
-        environ={"PYTHONPATH": str(PROJECT)},
+        # With a limit, the worker claims nothing ahead, and its claims last longer.
+        environ={"PYTHONPATH": str(PROJECT), "HORSIES_QUEUES": "default:1:4"},
         command=SPARK_WORKER,
     )
     with worker, open_hook(info) as hook, psycopg.connect(**info, autocommit=True) as own:

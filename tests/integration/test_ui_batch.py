@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from airflow_horsies.client.pages import PlacedItem
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.wire.reading import read_tasks
 from airflow_horsies.wire.statements import Wire
@@ -74,7 +75,15 @@ def page_item_by_item(pages: Pages) -> list[int]:
         ids = [each.horsies_task_id for each in latest.values()]
         wire = Wire(client.schema)
         tasks = client.run(lambda: read_tasks(wire, ids, whole=False))
-    items = [instance_routes._item(each, tasks.get(each.horsies_task_id)) for each in latest.values()]
+    items = [
+        instance_routes._item(
+            PlacedItem(
+                place=each.position, life=each.life, round=each.round, task_id=each.horsies_task_id, number=None
+            ),
+            tasks.get(each.horsies_task_id),
+        )
+        for each in latest.values()
+    ]
     items.sort(key=lambda each: (each.duration, each.position), reverse=True)
     return [each.position for each in items[:50]]
 

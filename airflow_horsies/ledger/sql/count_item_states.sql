@@ -20,7 +20,7 @@ ended AS (
             AND (task.wanted = cardinality(task.places) OR task.places[item.number + 1] >= 0)
         GROUP BY item.outcome
     ) AS item
-    WHERE task.status IS DISTINCT FROM 'COMPLETED'
+    WHERE task.status IS DISTINCT FROM 'COMPLETED' AND task.places IS NOT NULL
 ),
 counted AS (
     SELECT ended.outcome AS state, ended.count
