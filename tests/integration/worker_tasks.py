@@ -201,6 +201,12 @@ def sum_up(spark: SparkSession, *, rows: int) -> int:
     return int(spark.range(rows).selectExpr("sum(id % 7) AS total").first()["total"])
 
 
+@spark_task(app, "sleep_in_a_stage")
+def sleep_in_a_stage(spark: SparkSession, *, ms: int) -> int:
+    """One stage, which lasts."""
+    return len(spark.range(0, 1, 1, 1).selectExpr(f"reflect('java.lang.Thread', 'sleep', {ms}L)").collect())
+
+
 @python_task(app, "loop")
 def loop(*, seconds: float) -> int:
     end = time.monotonic() + seconds

@@ -292,12 +292,18 @@ def completed_once(ended: Ended) -> Iterator[str]:
 
 
 def recorded_if_held(*numbers: int, by: str = "b") -> Check:
-    """A report is written as a whole while the worker has the claim, and not at all without it."""
+    """A report is written as a whole while the worker has the claim, and not at all without it.
+
+    Whoever did not hear of its commit reports again, and may hear that the claim was lost after that.
+    """
 
     def check(ended: Ended) -> Iterator[str]:
         (task_id,), (claim, _) = ended.given.ids, ended.value(by)
         recorded = [number for number in numbers if (task_id, number) in ended.found.items]
-        if recorded != (list(numbers) if claim == "HELD" else []):
+        expected = [list(numbers)] if claim == "HELD" else [[]]
+        if ended.order.has_unheard_commit:
+            expected.append(list(numbers))
+        if recorded not in expected:
             yield f"the report was told {claim}, and recorded are {recorded} of {list(numbers)}"
 
     return check
@@ -336,8 +342,10 @@ def repaired_or_sent_anew(ended: Ended) -> Iterator[str]:
 
 
 def one_open_request(ended: Ended) -> Iterator[str]:
+    """The last request is the open one; whoever did not hear of its commit makes it once more."""
+    made = 2 + ended.order.has_unheard_commit
     still_open = [row["requested_by"] for row in ended.found.repairs if row["is_open"]]
-    if len(ended.found.repairs) != 2 or len(still_open) != 1:
+    if len(ended.found.repairs) != made or len(still_open) != 1:
         yield f"of {len(ended.found.repairs)} requests, open are those of {still_open}"
 
 

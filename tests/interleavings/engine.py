@@ -63,6 +63,7 @@ class Order:
     deadlocks: int = 0
     rollbacks: int = 0
     was_cut: bool = False
+    has_unheard_commit: bool = False
 
     def next_prefix(self) -> list[str] | None:
         """The choices that lead to the next order, depth first; None after the last one."""
@@ -265,6 +266,7 @@ class Stepper:
         else:
             if fate:
                 self.order.was_cut = True
+                self.order.has_unheard_commit |= fate == CUT_AFTER
                 self._cuts[name] -= 1
             if fate == CUT and gate.connection is not None:
                 gate.connection.close()

@@ -81,7 +81,8 @@ class ConnectSpark:
     def metrics(self, task_id: str) -> dict[str, float]:
         """A Connect server reports only the stages, tasks and bytes read of operations that the client waited for.
 
-        Read at the end of an attempt: the next one of the same task begins anew.
+        It reports every few seconds what runs, so that a short operation may be missing. Read at the end of an attempt:
+        the next one of the same task begins anew.
         """
         stages = list(self._stages.values())
         self._stages = {}
