@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -40,8 +41,9 @@ __all__ = [
 
 # The function of horsies.core.worker.child_runner that calls every task of a worker.
 ENTRY = "_run_task_entry"
-# A worker claims ahead for this long after a task that ended within this time of its claim.
-AHEAD_SECONDS = 1.0
+# A worker claims as many tasks ahead as ended within this time.
+PACE_SECONDS = 0.25
+# After a task that took longer from its claim to its end, it begins anew.
 SHORT_SECONDS = 0.5
 # It imports the class of workers that it starts.
 _cli: Any = cli
@@ -79,15 +81,22 @@ def find_assignment() -> Assignment | None:
 
 
 class PacedWorker(Worker):
-    """A worker that claims ahead only while its tasks are short: a task that is claimed ahead cannot run elsewhere."""
+    """A worker that claims ahead only while its tasks are short: a task that is claimed ahead cannot run elsewhere.
+
+    It claims again when half of what was claimed ahead is gone. horsies claims after each task, and each claim passes
+    over all dead rows of the queue, which may be many while somebody holds a snapshot.
+    """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._most_ahead = self.cfg.prefetch_buffer
-        self._ahead_until = 0.0
+        self._ends: deque[float] = deque(maxlen=self.cfg.prefetch_buffer)
+        self._unfinished = 0
 
     async def _claim_and_dispatch_all(self) -> bool:
-        self.cfg.prefetch_buffer = self._most_ahead if time.monotonic() < self._ahead_until else 0
+        ahead = self._count_ahead()
+        self.cfg.prefetch_buffer = ahead
+        if ahead and self._unfinished > self.cfg.processes + ahead // 2:
+            return False
         return await super()._claim_and_dispatch_all()
 
     async def _finalize_after(
@@ -100,7 +109,8 @@ class PacedWorker(Worker):
         **options: Any,
     ) -> Any:
         claimed = time.monotonic()
-        fut.add_done_callback(lambda _: self._set_pace(time.monotonic() - claimed))
+        self._unfinished += 1
+        fut.add_done_callback(lambda _: self._note_end(claimed))
         if timeout_ms is not None and self.cfg.prefetch_buffer:
             timeout_ms = TimeoutAfterClaim(timeout_ms, self._longest_wait_ms)
         return await super()._finalize_after(fut, task_id, queue_name, is_workflow_task, timeout_ms, **options)
@@ -114,9 +124,20 @@ class PacedWorker(Worker):
         """After this time, the claim of a task that has not started has lapsed."""
         return (self.cfg.claim_lease_ms or 0) + self.cfg.max_claim_renew_age_ms
 
-    def _set_pace(self, seconds: float) -> None:
-        """:param seconds: from the claim of a task to its end."""
-        self._ahead_until = time.monotonic() + AHEAD_SECONDS if seconds < SHORT_SECONDS else 0.0
+    def _note_end(self, claimed: float) -> None:
+        self._unfinished -= 1
+        now = time.monotonic()
+        if now - claimed < SHORT_SECONDS:
+            self._ends.append(now)
+        else:
+            self._ends.clear()
+
+    def _count_ahead(self) -> int:
+        """As many as ended lately: the last of them waits about that long."""
+        since = time.monotonic() - PACE_SECONDS
+        while self._ends and self._ends[0] < since:
+            self._ends.popleft()
+        return len(self._ends)
 
 
 class TimeoutAfterClaim(int):

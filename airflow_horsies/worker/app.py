@@ -57,7 +57,7 @@ def horsies_app(
         [``HORSIES_SPARK_MASTER``].
     :param spark_conf: Spark's own settings [``HORSIES_SPARK_CONF``, a JSON object].
     :param config: any other field of horsies' own AppConfig. With ``python -m airflow_horsies.worker``,
-        ``prefetch_buffer`` is 4 by default if no task of the app uses Spark and no limit of running tasks is set; else
+        ``prefetch_buffer`` is 16 by default if no task of the app uses Spark and no limit of running tasks is set; else
         it is 0.
     """
     settings = WorkerSettings.resolve(

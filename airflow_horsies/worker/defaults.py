@@ -16,7 +16,7 @@ from airflow_horsies.worker.tasks import uses_spark
 CLAIMS = {"claim_lease_ms": 20_000, "max_claim_renew_age_ms": 60_000}
 # Short tasks follow each other without a pause if the next ones are claimed already. A task that was claimed ahead and
 # then waits behind long ones can go to another worker when its claim lapses, after ten seconds at most.
-PREFETCHING = {"prefetch_buffer": 4, "claim_lease_ms": 5_000, "max_claim_renew_age_ms": 5_000}
+PREFETCHING = {"prefetch_buffer": 16, "claim_lease_ms": 5_000, "max_claim_renew_age_ms": 5_000}
 # horsies demands two heartbeats within a lease.
 MAX_CLAIMER_BEAT_MS = 2_500
 # horsies decides where other settings of the app depend on how long a claim lasts.

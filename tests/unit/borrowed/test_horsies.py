@@ -82,33 +82,82 @@ def paced(monkeypatch: pytest.MonkeyPatch, ended: list[Any]) -> borrowed.PacedWo
     monkeypatch.setattr(Worker, "_finalize_after", finalize)
     monkeypatch.setattr(Worker, "_handle_task_timeout", handle)
     monkeypatch.setattr(Worker, "__init__", lambda worker, cfg: setattr(worker, "cfg", cfg))
-    return borrowed.PacedWorker(SimpleNamespace(prefetch_buffer=4, claim_lease_ms=5_000, max_claim_renew_age_ms=5_000))
+    config = SimpleNamespace(prefetch_buffer=4, processes=2, claim_lease_ms=5_000, max_claim_renew_age_ms=5_000)
+    return borrowed.PacedWorker(config)
 
 
-def test_a_worker_claims_ahead_only_while_tasks_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Any] = []
-    worker = paced(monkeypatch, seen)
-    clock = iter([0.0, 100.0, 100.4, 100.4, 101.3, 101.5, 102.0, 102.1, 102.1, 102.4, 102.5, 103.05, 103.06])
-    monkeypatch.setattr(borrowed, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+class Pace:
+    """A worker and its clock: tasks are claimed and end when the test says so."""
 
-    async def run() -> None:
-        async def end_task() -> None:
+    def __init__(self, worker: borrowed.PacedWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.worker = worker
+        self.now = 100.0
+        self._running: list[asyncio.Future[None]] = []
+        monkeypatch.setattr(borrowed, "time", SimpleNamespace(monotonic=lambda: self.now))
+
+    async def claim(self, tasks: int = 1) -> None:
+        for _ in range(tasks):
             future = asyncio.get_running_loop().create_future()
-            future.set_result(None)
-            await worker._finalize_after(future, "a")
+            self._running.append(future)
+            self._waiting = asyncio.ensure_future(self.worker._finalize_after(future, "a"))
+        await asyncio.sleep(0)
+
+    async def end(self, tasks: int = 1, *, after: float) -> None:
+        for _ in range(tasks):
+            self.now += after
+            self._running.pop(0).set_result(None)
             await asyncio.sleep(0)
 
-        await worker._claim_and_dispatch_all()
-        await end_task()
-        await worker._claim_and_dispatch_all()
-        await worker._claim_and_dispatch_all()
-        await end_task()
-        await worker._claim_and_dispatch_all()
-        await end_task()
-        await worker._claim_and_dispatch_all()
+    async def look(self) -> bool:
+        return await self.worker._claim_and_dispatch_all()
 
+
+def test_a_worker_claims_as_many_tasks_ahead_as_ended_lately(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    worker = paced(monkeypatch, seen)
+
+    async def run() -> None:
+        pace = Pace(worker, monkeypatch)
+        await pace.look()
+        await pace.claim(6)
+        await pace.end(1, after=0.05)
+        await pace.look()
+        await pace.end(5, after=0.01)
+        await pace.look()
+        pace.now += 0.22
+        await pace.look()
+        pace.now += 0.1
+        await pace.look()
+        await pace.claim(2)
+        await pace.end(1, after=0.05)
+        await pace.end(1, after=0.46)
+        await pace.look()
+
+    monkeypatch.setattr(worker.cfg, "processes", 10)
     asyncio.run(run())
-    assert seen == [0, 4, 0, 4, 0]
+    assert seen == [0, 1, 4, 3, 0, 0], "none at first, at most four, none after a pause and after a long task"
+
+
+def test_a_worker_claims_again_when_half_of_what_it_claimed_ahead_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    worker = paced(monkeypatch, seen)
+
+    async def run() -> list[bool]:
+        pace = Pace(worker, monkeypatch)
+        await pace.claim(10)
+        await pace.end(4, after=0.01)
+        looks = []
+        for _ in range(3):
+            await pace.look()
+            looks.append(bool(seen))
+            await pace.end(1, after=0.01)
+        pace.now += 10
+        await pace.claim(10)
+        seen.clear()
+        await pace.look()
+        return [*looks, bool(seen)]
+
+    assert asyncio.run(run()) == [False, False, True, True], "as horsies does where nothing is claimed ahead"
 
 
 def test_the_limit_of_a_task_that_was_claimed_ahead_includes_its_wait(monkeypatch: pytest.MonkeyPatch) -> None:
