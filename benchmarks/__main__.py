@@ -90,12 +90,14 @@ def save(figures: dict[str, list[float]], seconds: float) -> None:
     }
     now = facts()
     dates = meta.get("dates", {}) | dict.fromkeys(figures, now["date"])
+    machines = meta.get("machines", {}) | dict.fromkeys(figures, now["machine"])
     ordered: dict[str, Any] = {name: values[name] for name in AIMS if name in values}
     ordered["_meta"] = {
         **now,
         "seconds": round(seconds),
         "spread": {name: spread[name] for name in AIMS if name in spread},
         "dates": {name: dates[name] for name in AIMS if name in dates},
+        "machines": {name: machines[name] for name in AIMS if name in machines},
     }
     RESULTS.write_text(json.dumps(ordered, indent=2, ensure_ascii=False) + "\n")
 
@@ -106,8 +108,9 @@ def table(results: dict[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in meta["versions"].items())
     first, last = min(meta["dates"].values()), max(meta["dates"].values())
     measured = f"on {first}" if first == last else f"from {first} to {last}"
+    machines = " or ".join(dict.fromkeys(meta["machines"].values()))
     lines = [
-        f"Measured by `make bench` {measured}: {meta['machine']}; {versions}. Each figure is the median of "
+        f"Measured by `make bench` {measured}: {machines}; {versions}. Each figure is the median of "
         "several rounds in which both sides took turns; the spread is the smallest and the largest.",
         "",
         "| what | figure | spread | aim |",

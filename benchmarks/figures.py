@@ -120,8 +120,9 @@ AIMS: dict[str, Aim] = {
         "Short tasks per second through a worker while three readers hold a snapshot for two minutes, relative to the "
         "same without them",
         at_least=0.9,
-        bounded_by="Postgres keeps the rows of all tasks that ended since the oldest snapshot, and horsies' claim of "
-        "the next tasks passes over them, with a plain worker as well. A chunk is one claim for all its items",
+        bounded_by="Postgres keeps the rows of all tasks that ended since the oldest snapshot, and statements of "
+        "horsies pass over them, with a plain worker as well: each claim, and the start and the end of each task, for "
+        "which Postgres chooses the index of the worker. A chunk is one task for all its items",
     ),
     "worker_free_run_vs_deferrable": Aim(
         "50 short tasks with `worker_free=True`, whole DAG run: times faster than with `deferrable=True`, on "

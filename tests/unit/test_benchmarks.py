@@ -57,17 +57,20 @@ def test_aim_is_met_or_not(aim: Aim, value: float, is_met: bool) -> None:
 
 def test_figure_that_falls_short_is_marked_and_explained() -> None:
     dates = {"enqueue_many_vs_pgqueuer": "2026-01-01"}
-    meta = {**META, "spread": {"enqueue_many_vs_pgqueuer": [0.4, 0.6]}, "dates": dates}
+    machines = {"enqueue_many_vs_pgqueuer": "a machine"}
+    meta = {**META, "spread": {"enqueue_many_vs_pgqueuer": [0.4, 0.6]}, "dates": dates, "machines": machines}
     made = table({"enqueue_many_vs_pgqueuer": 0.5, "_meta": meta})
     assert "`make bench` on 2026-01-01:" in made
     assert "0.5 | 0.4 to 0.6 | ≥ 1 times: **missed** |" in made
     assert AIMS["enqueue_many_vs_pgqueuer"].bounded_by in made
 
 
-def test_figures_of_several_days_name_the_first_and_the_last() -> None:
+def test_figures_of_several_days_and_machines_name_them() -> None:
     names = ["submit_vs_upstream_send", "enqueue_vs_upstream_send"]
-    meta = {**META, "spread": dict.fromkeys(names, (1, 1)), "dates": {names[0]: "2026-01-03", names[1]: "2026-01-01"}}
-    assert "`make bench` from 2026-01-01 to 2026-01-03:" in table({**dict.fromkeys(names, 1), "_meta": meta})
+    dates, machines = dict(zip(names, ["2026-01-03", "2026-01-01"], strict=True)), dict(zip(names, "AB", strict=True))
+    meta = {**META, "spread": dict.fromkeys(names, (1, 1)), "dates": dates, "machines": machines}
+    made = table({**dict.fromkeys(names, 1), "_meta": meta})
+    assert "`make bench` from 2026-01-01 to 2026-01-03: A or B; horsies 1." in made
 
 
 def test_both_sides_take_turns_and_their_rounds_are_compared() -> None:
