@@ -30,8 +30,8 @@ app = Horsies(
         recovery=RecoveryConfig(
             runner_heartbeat_interval_ms=1_000,
             claimer_heartbeat_interval_ms=1_000,
-            running_stale_threshold_ms=2_000,
-            claimed_stale_threshold_ms=2_000,
+            running_stale_threshold_ms=4_000,
+            claimed_stale_threshold_ms=4_000,
             check_interval_ms=1_000,
             worker_state_snapshot_interval_ms=1_000,
         ),
