@@ -16,8 +16,10 @@ HorsiesError
 │   └── LedgerOutdated        our own tables need 'airflow horsies db migrate'
 ├── TaskError             an error of one task, with its id
 │   ├── TaskNotFound          unknown task, or past its retention
+│   │   └── WorkflowNotFound      unknown workflow, or past its retention
 │   ├── TaskIdTaken           the id, or the idempotency key, belongs to another task
 │   ├── TaskNotCancellable    a task of a workflow, or not in one of the given states
+│   ├── WorkflowNotPaused     failed nodes can be tried again only in a paused workflow
 │   ├── TaskFailed            FAILED
 │   │   └── WorkerLost            FAILED, because its worker died or stopped answering
 │   ├── TaskCancelled         CANCELLED
@@ -131,12 +133,20 @@ class TaskNotFound(TaskError):
     """The task never existed, or it is past its retention."""
 
 
+class WorkflowNotFound(TaskNotFound):
+    """The workflow never existed, or it is past its retention; ``task_id`` is the id of the workflow."""
+
+
 class TaskIdTaken(TaskError):
-    """The id or the idempotency key belongs to another task."""
+    """The id or the idempotency key belongs to another task, or the id to another workflow."""
 
 
 class TaskNotCancellable(TaskError):
     """The task belongs to a workflow, or is not in one of the given states."""
+
+
+class WorkflowNotPaused(TaskError):
+    """Failed nodes can be tried again only in a paused workflow; ``task_id`` is the id of the workflow."""
 
 
 class TaskFailed(TaskError):

@@ -193,7 +193,7 @@ class TaskSpec:
             f"must be True or False, not {self.retain_rerun_input!r}",
         )
         if self.good_until is not None:
-            object.__setattr__(self, "good_until", _instant("good_until", self.good_until))
+            object.__setattr__(self, "good_until", require_instant("good_until", self.good_until))
         if self.delay is not None:
             require_whole_seconds("delay", self.delay, minimum=0)
         if self.timeout is not None:
@@ -209,7 +209,7 @@ class TaskSpec:
             object.__setattr__(self, "task_id", require_task_id(self.task_id))
 
 
-def _instant(name: str, given: datetime) -> datetime:
+def require_instant(name: str, given: datetime) -> datetime:
     """The time in UTC."""
     require(isinstance(given, datetime), name, f"must be a datetime, not {type(given).__name__}")
     require(

@@ -28,15 +28,15 @@ def decode_task(row: Row) -> TaskView:
         queue=row["queue_name"],
         priority=row["priority"],
         state=state,
-        sent_at=_utc(row["sent_at"]),
+        sent_at=utc(row["sent_at"]),
         enqueued_at=row["enqueued_at"].astimezone(UTC),
         retry_count=row["retry_count"],
         max_retries=row["max_retries"],
-        good_until=_utc(row["good_until"]),
-        claimed_at=_utc(row["claimed_at"]),
-        started_at=_utc(row["started_at"]),
-        finished_at=_utc(row["finished_at"]),
-        next_retry_at=_utc(row["next_retry_at"]),
+        good_until=utc(row["good_until"]),
+        claimed_at=utc(row["claimed_at"]),
+        started_at=utc(row["started_at"]),
+        finished_at=utc(row["finished_at"]),
+        next_retry_at=utc(row["next_retry_at"]),
         worker_id=row["worker_id"],
         hostname=row["worker_hostname"],
         pid=row["worker_pid"],
@@ -67,7 +67,7 @@ def decode_command(row: Row) -> bytes | tuple[object, ...]:
         row["queue_name"],
         row["priority"],
         row["kwargs"],
-        _utc(row["good_until"]),
+        utc(row["good_until"]),
         row["task_options"],
     )
 
@@ -83,7 +83,7 @@ def decode_kwargs(task_id: str, text: str | None, rerun_input: str | None) -> Ma
     else:
         return None
     if not isinstance(kwargs, dict):
-        raise _unreadable(f"The kwargs of task {task_id} are not a JSON object.")
+        raise unreadable(f"The kwargs of task {task_id} are not a JSON object.")
     return kwargs
 
 
@@ -93,19 +93,21 @@ def decode_result(task_id: str, text: str | None, *, error_code: str | None) -> 
         return None
     envelope = _loads(task_id, "result", text)
     if not isinstance(envelope, dict) or not any(envelope.get(mark) for mark in ENVELOPE_MARKS):
-        raise _unreadable(f"The result of task {task_id} is not a horsies result envelope.")
+        raise unreadable(f"The result of task {task_id} is not a horsies result envelope.")
     err = envelope.get("err")
     if err is None:
         return TaskResult(ok=envelope.get("ok"))
     if not isinstance(err, dict):
-        raise _unreadable(f"The error of task {task_id} is not a JSON object.")
-    return TaskResult(
-        error=TaskFailure(
-            error_code=error_code or _plain_code(err.get("error_code")),
-            message=err.get("message"),
-            data=err.get("data"),
-            exception=_exception(err.get("exception")),
-        )
+        raise unreadable(f"The error of task {task_id} is not a JSON object.")
+    return TaskResult(error=decode_error(err, error_code=error_code))
+
+
+def decode_error(err: Mapping[str, Any], *, error_code: str | None) -> TaskFailure:
+    return TaskFailure(
+        error_code=error_code or _plain_code(err.get("error_code")),
+        message=err.get("message"),
+        data=err.get("data"),
+        exception=_exception(err.get("exception")),
     )
 
 
@@ -115,7 +117,7 @@ def decode_attempts(task_id: str, text: str | None) -> tuple[Attempt, ...]:
         return ()
     rows = _loads(task_id, "attempts", text)
     if not isinstance(rows, list) or not all(isinstance(row, list) and len(row) == ATTEMPT_FIELDS for row in rows):
-        raise _unreadable(f"The attempts of task {task_id} are not rows of {ATTEMPT_FIELDS} fields.")
+        raise unreadable(f"The attempts of task {task_id} are not rows of {ATTEMPT_FIELDS} fields.")
     return tuple(
         Attempt(
             number=number,
@@ -189,12 +191,12 @@ def _loads(task_id: str, column: str, text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:
-        raise _unreadable(f"The {column} of task {task_id} cannot be read as JSON.") from None
+        raise unreadable(f"The {column} of task {task_id} cannot be read as JSON.") from None
 
 
-def _unreadable(problem: str) -> WireError:
+def unreadable(problem: str) -> WireError:
     return WireError(f"{problem} Upgrade airflow-horsies if a newer release of horsies wrote it.")
 
 
-def _utc(instant: datetime | None) -> datetime | None:
+def utc(instant: datetime | None) -> datetime | None:
     return None if instant is None else instant.astimezone(UTC)

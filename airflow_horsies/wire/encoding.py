@@ -14,6 +14,7 @@ from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 from airflow_horsies.core.spec import DEFAULT_RETENTION, RetryPolicy, TaskSpec
+from airflow_horsies.core.workflow import WorkKind
 from airflow_horsies.exceptions import InvalidTask
 
 DEFAULT_MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
@@ -50,14 +51,14 @@ class Command:
 
     @cached_property
     def around(self) -> _Around:
-        deadline = None if self.good_until is None else _canonical(self.good_until)
+        deadline = None if self.good_until is None else canonical_time(self.good_until)
         what = [self.task_name, self.queue_name, self.priority, None]
         rest = [deadline, self.delay_seconds, self.task_options]
         kept = [self.retention_class_key, self.retain_rerun_input, None, None]
         options = SORTED.encode(json.loads(self.task_options))
         before, after = b'{"args":[],"kwargs":', f',"options":{options}}}'.encode()
         return _Around(
-            sha=_hashed(*_halves(ASCII, what, [_canonical(self.sent_at), *rest])),
+            sha=_hashed(*_halves(ASCII, what, [canonical_time(self.sent_at), *rest])),
             fingerprint=_hashed(*_halves(COMPACT, [1, *what], [*rest, *kept])),
             input=_hashed(before, after),
             input_parts=(before, after),
@@ -74,6 +75,10 @@ class EncodedTask(NamedTuple):
     # The arguments as JSON with sorted keys.
     arguments: bytes
     idempotency_digest: bytes | None = None
+
+    @property
+    def kind(self) -> WorkKind:
+        return WorkKind.TASK
 
     @property
     def task_name(self) -> str:
@@ -253,7 +258,7 @@ def _command(
         good_until=good_until,
         delay_seconds=None if delay is None else int(delay.total_seconds()),
         max_retries=retry_policy.max_retries if retry_policy else 0,
-        task_options=_task_options(retry_policy, good_until, timeout),
+        task_options=encode_task_options(retry_policy, good_until, timeout),
         retention_class_key=retention,
         retain_rerun_input=retain_rerun_input,
     )
@@ -371,7 +376,7 @@ def mint_task_ids(count: int) -> list[str]:
 
 
 @lru_cache(maxsize=64)
-def _task_options(retry_policy: RetryPolicy | None, good_until: datetime | None, timeout: timedelta | None) -> str:
+def encode_task_options(retry_policy: RetryPolicy | None, good_until: datetime | None, timeout: timedelta | None) -> str:
     """Cached, because the tasks of a batch share them."""
     return COMPACT.encode(
         {
@@ -429,7 +434,7 @@ def _json_key(key: object, path: str) -> str:
     return key
 
 
-def _canonical(instant: datetime) -> str:
+def canonical_time(instant: datetime) -> str:
     return instant.astimezone(UTC).isoformat(timespec="microseconds")
 
 

@@ -1,0 +1,4 @@
+SELECT n.id::text AS id
+FROM horsies_workflow_tasks AS n
+WHERE n.workflow_id = %(id)s::text AND n.status NOT IN ('COMPLETED', 'FAILED', 'SKIPPED')
+FOR UPDATE
