@@ -29,6 +29,7 @@ from airflow_horsies.client.former_names import FormerNames
 from airflow_horsies.client.hub import Waiter
 from airflow_horsies.client.settings import ClientSettings
 from airflow_horsies.client.waiting import POLL_SECONDS
+from airflow_horsies.client.workflow_hook import WorkflowCalls
 from airflow_horsies.core.cluster import QueueDepth, WorkerState
 from airflow_horsies.core.log import LogCursor, LogLine, Progress
 from airflow_horsies.core.paging import PageCursor, TaskPage
@@ -40,7 +41,7 @@ from airflow_horsies.exceptions import HorsiesError
 from airflow_horsies.provider_info import CONNECTION_TYPE
 
 
-class HorsiesHook(BatchCalls, FormerNames, PostgresHook):
+class HorsiesHook(BatchCalls, WorkflowCalls, FormerNames, PostgresHook):
     """
     Use horsies through its Postgres database.
 

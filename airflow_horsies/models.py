@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from airflow_horsies.core.batch import BatchReference, BatchSpec, ItemView, SubmittedBatch
 from airflow_horsies.core.cluster import QueueDepth, RetentionClass, WorkerState, is_unserved
+from airflow_horsies.core.graph import Graph, Node, Ref, node, ref, wrap_definition
 from airflow_horsies.core.log import LogChunk, LogCursor, LogLine, Progress, TaskNews
 from airflow_horsies.core.paging import FailedTasks, PageCursor, TaskPage
 from airflow_horsies.core.report import Report
@@ -30,13 +31,28 @@ from airflow_horsies.core.task import (
     TaskState,
     TaskView,
 )
+from airflow_horsies.core.workflow import (
+    LIVE_WORKFLOW_STATES,
+    TERMINAL_WORKFLOW_STATES,
+    NodeFailure,
+    NodeState,
+    NodeView,
+    RetriedNodes,
+    WorkflowOutcome,
+    WorkflowState,
+    WorkflowStatus,
+    WorkflowView,
+    WorkKind,
+)
 
 __all__ = [
     "DEFAULT_QUEUE",
     "DEFAULT_RETENTION",
     "FOREVER",
     "LIVE_STATES",
+    "LIVE_WORKFLOW_STATES",
     "TERMINAL_STATES",
+    "TERMINAL_WORKFLOW_STATES",
     "AirflowTry",
     "Attempt",
     "AttemptRecord",
@@ -44,17 +60,24 @@ __all__ = [
     "BatchSpec",
     "CancelOutcome",
     "FailedTasks",
+    "Graph",
     "ItemView",
     "LogChunk",
     "LogCursor",
     "LogLine",
+    "Node",
+    "NodeFailure",
+    "NodeState",
+    "NodeView",
     "OnClear",
     "PageCursor",
     "Progress",
     "QueueDepth",
+    "Ref",
     "Report",
     "ResultReference",
     "RetentionClass",
+    "RetriedNodes",
     "RetryPolicy",
     "Submission",
     "SubmitOutcome",
@@ -69,7 +92,15 @@ __all__ = [
     "TaskSpec",
     "TaskState",
     "TaskView",
+    "WorkKind",
     "WorkerState",
+    "WorkflowOutcome",
+    "WorkflowState",
+    "WorkflowStatus",
+    "WorkflowView",
     "is_unserved",
     "latest_task_ids",
+    "node",
+    "ref",
+    "wrap_definition",
 ]

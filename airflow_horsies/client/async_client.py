@@ -16,6 +16,7 @@ from airflow_horsies.client.pool import pool_of
 from airflow_horsies.client.settings import ClientSettings
 from airflow_horsies.client.threads import Threads, ThreadsBlocked
 from airflow_horsies.client.waiting import wait_timeout
+from airflow_horsies.client.workflow_clients import AsyncWorkflowClient
 from airflow_horsies.core.batch import BatchSpec, BatchTasks, ChunkCount, SubmittedBatch
 from airflow_horsies.core.cluster import QueueDepth, WorkerState
 from airflow_horsies.core.log import LogCursor, TaskNews
@@ -38,7 +39,7 @@ MAX_ITEMS_ON_LOOP = 5_000
 THREADS = Threads("horsies-client", purpose="large batches", blocked_by="the horsies database")
 
 
-class AsyncClient:
+class AsyncClient(AsyncWorkflowClient):
     """The client of triggers. All clients of an event loop share a few connections."""
 
     def __init__(self, settings: ClientSettings) -> None:

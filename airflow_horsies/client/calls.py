@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from airflow_horsies.client.settings import ClientSettings
 from airflow_horsies.core.cluster import RetentionClass
@@ -36,6 +36,7 @@ from airflow_horsies.wire.known import WireScript, writing
 from airflow_horsies.wire.statements import Wire
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 log = logging.getLogger(__name__)
 
 FIRST_RETRY_SECONDS = 0.5
@@ -120,6 +121,32 @@ def submit_tasks(
     scope: Scope, specs: Sequence[TaskSpec], task_instance: TaskInstanceKey, tried: AirflowTry
 ) -> Call[list[SubmitResult]]:
     encoded = yield from encode_tasks(scope, specs, numbered=True)
+
+    def submit(wire: Wire, submitter: Submitter, *, can_cancel: bool) -> Script[list[SubmitResult]]:
+        return (yield from submitting.submit_tasks(wire, submitter, encoded, can_cancel=can_cancel))
+
+    pipelined = not sending.are_many(encoded)
+    return (yield from submit_works(scope, submit, task_instance, tried, pipelined=pipelined))
+
+
+class SubmitScript(Protocol[T_co]):
+    """What a submission runs.
+
+    :param can_cancel: False if horsies cannot record a cancelled task now.
+    """
+
+    def __call__(self, wire: Wire, submitter: Submitter, *, can_cancel: bool) -> Script[T_co]: ...
+
+
+def submit_works(
+    scope: Scope,
+    submit: SubmitScript[T],
+    task_instance: TaskInstanceKey,
+    tried: AirflowTry,
+    *,
+    pipelined: bool = True,
+) -> Call[T]:
+    """Submit what a task instance asks for, in one transaction."""
     settings = scope.settings
     settings.require_deployment()
     yield from migrate_ledger(scope)
@@ -128,10 +155,10 @@ def submit_tasks(
         submitter = Submitter(
             namespace=settings.namespace, base_url=settings.base_url, task_instance=task_instance, tried=tried
         )
-        submit = partial(submitting.submit_tasks, submitter=submitter, tasks=encoded, can_cancel=can_cancel)
+        script = partial(submit, submitter=submitter, can_cancel=can_cancel)
         try:
-            results: list[SubmitResult] = yield Transaction(writing(submit), pipelined=not sending.are_many(encoded))
-            return results
+            submitted: T = yield Transaction(writing(script), pipelined=pipelined)
+            return submitted
         except UnknownRunKey as unknown:
             tried = tried.ask_about(unknown.key)
         except HistoryPartitionMissing:

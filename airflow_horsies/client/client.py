@@ -11,6 +11,7 @@ from airflow_horsies.client import batches, calls
 from airflow_horsies.client.calls import Call, Pause, PlainTransaction, Scope, Transaction, canonical_ids
 from airflow_horsies.client.settings import ClientSettings
 from airflow_horsies.client.waiting import POLL_SECONDS, wait
+from airflow_horsies.client.workflow_clients import WorkflowClient
 from airflow_horsies.core.batch import BatchPlaces, BatchSpec, BatchTasks, ChunkCount, ItemView, SubmittedBatch
 from airflow_horsies.core.cluster import QueueDepth, RetentionClass, WorkerState
 from airflow_horsies.core.log import READ_LINES, LogCursor, LogLine, Progress, TaskNews
@@ -36,7 +37,7 @@ T = TypeVar("T")
 MIGRATE_SECONDS = 600.0
 
 
-class Client:
+class Client(WorkflowClient):
     """All calls on a horsies database, over one connection that reconnects.
 
     :param session: the connection; by default without time limits.

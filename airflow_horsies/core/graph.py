@@ -135,7 +135,9 @@ class Node:
             object.__setattr__(self, "good_until", require_instant("good_until", self.good_until))
         if self.timeout is not None:
             require(
-                isinstance(self.timeout, timedelta), "timeout", f"must be a timedelta, not {type(self.timeout).__name__}"
+                isinstance(self.timeout, timedelta),
+                "timeout",
+                f"must be a timedelta, not {type(self.timeout).__name__}",
             )
             require(self.timeout >= timedelta(seconds=1), "timeout", f"must be at least one second, not {self.timeout}")
         if self.workflow is not None:

@@ -10,6 +10,7 @@ from operator import attrgetter
 
 from airflow_horsies.core.task import TaskState
 from airflow_horsies.core.validation import require_int, require_text
+from airflow_horsies.core.workflow import WorkKind
 from airflow_horsies.exceptions import InvalidTask, TaskNotFound
 
 # Never change this value: keys with it are in databases.
@@ -149,6 +150,8 @@ class Submission:
     base_url: str = ""
     # Of an item in its chunk, if the submission is that of an item.
     number: int | None = None
+    # Of a workflow, horsies_task_id is the id of the workflow, and task_name its name.
+    kind: WorkKind = WorkKind.TASK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,10 @@ from typing import Any, assert_never
 
 from airflow_horsies.core.task import TaskFailure, TaskResult, TaskState
 
+# How many nodes of a workflow are read at once, and how long a result may be to be read with them.
+READ_NODES = 2_000
+RESULT_CHARS = 2_000
+
 
 class WorkKind(StrEnum):
     """What a task instance has submitted."""
@@ -200,6 +204,7 @@ class WorkflowOutcome:
 
     :param output: the value of its output node; without an output node, the values of its last nodes by name, None for
         one that did not complete. None unless it completed.
+    :param is_paused: whether it, or a workflow inside it, waits for somebody to resume or cancel it.
     :param failure: the innermost node that failed first; also of a workflow that is paused because of it.
     :param error: why it failed as horsies recorded it; of an expired one, which rule of the workers ended it.
     """
@@ -207,6 +212,7 @@ class WorkflowOutcome:
     id: str
     name: str
     state: WorkflowState
+    is_paused: bool = False
     output: Any = None
     failure: NodeFailure | None = None
     error: TaskFailure | None = None
@@ -219,3 +225,15 @@ class WorkflowOutcome:
         if self.error is not None:
             return f"{self.error.error_code or self.state}: {self.error.message or 'no message'}"
         return self.state.lower()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetriedNodes:
+    """What a retry of the failed nodes of a paused workflow did.
+
+    :param retried: the names of the nodes that run again.
+    :param left: the names of failed nodes that are workflows, which cannot be tried again.
+    """
+
+    retried: tuple[str, ...]
+    left: tuple[str, ...] = ()

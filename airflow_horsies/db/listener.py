@@ -1,10 +1,11 @@
-"""Connections that receive a notification at the end of every task."""
+"""Connections that receive a notification at the end of every task or workflow."""
 
 from __future__ import annotations
 
 import select
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, Literal, LiteralString
 
 import psycopg
 
@@ -18,26 +19,31 @@ from airflow_horsies.exceptions import (
 
 # Sent when a task becomes COMPLETED, FAILED, CANCELLED or EXPIRED, with its id as payload. A hint to read the table.
 TASK_DONE: Final = "task_done"
+# Sent when a workflow, also one inside another, becomes COMPLETED, FAILED, CANCELLED, PAUSED or EXPIRED, with its id.
+WORKFLOW_DONE: Final = "workflow_done"
+Channel = Literal["task_done", "workflow_done"]
+LISTEN: Final[Mapping[Channel, LiteralString]] = {TASK_DONE: "LISTEN task_done", WORKFLOW_DONE: "LISTEN workflow_done"}
 POOLER_TRIALS = 3
 
 
 class Listener:
-    """A connection that listens to ``task_done``. Open it before reading the tables."""
+    """A connection that listens to one channel. Open it before reading the tables."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, channel: Channel = TASK_DONE) -> None:
         self._database = database
+        self._channel = channel
         self._connection = database.connect(database.listen_args)
         try:
             with database.translated():
                 self._connection.autocommit = True
                 self._require_session()
-                self._execute("LISTEN task_done")
+                self._execute(LISTEN[channel])
         except BaseException:
             self.close()
             raise
 
     def wait(self, timeout_seconds: float) -> set[str]:
-        """The ids of tasks that ended; empty after the timeout."""
+        """The ids of tasks or workflows that ended; empty after the timeout."""
         with self._database.translated():
             return (
                 self._wait_psycopg(timeout_seconds)
@@ -50,7 +56,7 @@ class Listener:
         return {
             message.payload
             for message in self._connection.notifies(timeout=timeout_seconds, stop_after=1)
-            if message.channel == TASK_DONE
+            if message.channel == self._channel
         }
 
     def _wait_psycopg2(self, timeout_seconds: float) -> set[str]:
@@ -59,7 +65,7 @@ class Listener:
         if not connection.notifies:
             select.select([connection], [], [], timeout_seconds)
             connection.poll()
-        ended = {message.payload for message in connection.notifies if message.channel == TASK_DONE}
+        ended = {message.payload for message in connection.notifies if message.channel == self._channel}
         connection.notifies.clear()
         return ended
 
@@ -105,7 +111,7 @@ class Listener:
 
 
 async def listen_async(database: Database, limits: Limits = LIMITS) -> psycopg.AsyncConnection[Any]:
-    """An asynchronous connection that listens to ``task_done``, with the same rules as Listener."""
+    """An asynchronous connection that listens to both channels, with the same rules as Listener."""
     connection = await database.connect_async(database.listen_args)
     try:
         with database.translated():
@@ -120,7 +126,8 @@ async def listen_async(database: Database, limits: Limits = LIMITS) -> psycopg.A
 async def listen_again(connection: psycopg.AsyncConnection[Any], limits: Limits = LIMITS) -> None:
     """Repeat LISTEN to get an answer: a lost connection is as silent as an idle one."""
     with AnswerTimer(connection, limits.answer_seconds):
-        await connection.execute("LISTEN task_done")
+        for listen in LISTEN.values():
+            await connection.execute(listen)
 
 
 async def _require_session_async(database: Database, connection: psycopg.AsyncConnection[Any], limits: Limits) -> None:

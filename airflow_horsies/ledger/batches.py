@@ -32,8 +32,9 @@ from airflow_horsies.ledger.rounds import ChunkRound, Round, needs_next_round
 from airflow_horsies.ledger.schema import PACKAGE
 from airflow_horsies.ledger.senders import Pending, Sender
 from airflow_horsies.ledger.submitting import life_columns, outcome_of, record_rounds, record_try, release_unwanted
+from airflow_horsies.ledger.workflows import read_round_states
 from airflow_horsies.wire.encoding import COMPACT
-from airflow_horsies.wire.reading import find_commands, read_states
+from airflow_horsies.wire.reading import find_commands
 from airflow_horsies.wire.statements import Wire
 
 NO_OUTCOMES = Outcomes()
@@ -296,7 +297,7 @@ def _hold(held: dict[Item, Held], item: Item, found: Held) -> None:
 
 
 def _read_known(wire: Wire, newest: Rows, repair: Repair | None, *, reads_outcomes: bool) -> Script[Known]:
-    states = yield from read_states(wire, [row["horsies_task_id"] for row in newest])
+    states = yield from read_round_states(wire, newest)
     if not reads_outcomes:
         return Known(states)
     # All items of a completed chunk have completed.

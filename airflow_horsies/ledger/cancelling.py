@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 
 from airflow_horsies.core.submission import TaskInstanceKey
 from airflow_horsies.core.task import LIVE_STATES, CancelOutcome, TaskState
 from airflow_horsies.db.statement import Script, Statement, sql_text
+from airflow_horsies.exceptions import WorkflowNotFound
 from airflow_horsies.ledger.schema import PACKAGE, read_version
 from airflow_horsies.ledger.submissions import key_of
+from airflow_horsies.ledger.workflows import find_workflows, know_workflows
 from airflow_horsies.wire.cancelling import cancel_task
 from airflow_horsies.wire.reading import read_states
 from airflow_horsies.wire.statements import Wire
+from airflow_horsies.wire.workflows import cancel_workflow
 
 # Per transaction: horsies takes a lock per task, and the server has some thousands of locks in total.
 CANCELS_AT_ONCE = 100
@@ -42,16 +46,34 @@ def cancel_task_and_signal(
 def cancel_tasks_and_signal(
     wire: Wire, task_ids: Collection[str], *, has_signals: bool = True
 ) -> Script[dict[str, CancelOutcome]]:
-    """Cancel the live tasks, in the order of their ids to avoid deadlocks."""
+    """Cancel the live tasks, in the order of their ids to avoid deadlocks; then submitted workflows among the ids."""
     outcomes: dict[str, CancelOutcome] = {}
-    for task_id, state in sorted((yield from read_states(wire, task_ids)).items()):
+    states = yield from read_states(wire, task_ids)
+    for task_id, state in sorted(states.items()):
         if state is TaskState.CANCELLED:
             outcomes[task_id] = CancelOutcome.ALREADY_CANCELLED
         elif state.is_terminal:
             outcomes[task_id] = CancelOutcome.ALREADY_FINISHED
         else:
             outcomes[task_id] = yield from cancel_task_and_signal(wire, task_id, has_signals=has_signals)
+    for workflow_id in sorted((yield from find_workflows(set(task_ids) - states.keys())) if has_signals else ()):
+        with suppress(WorkflowNotFound):
+            outcomes[workflow_id] = yield from cancel_workflow_and_signal(wire, workflow_id)
     return outcomes
+
+
+def cancel_workflow_and_signal(wire: Wire, workflow_id: str, *, has_signals: bool = True) -> Script[CancelOutcome]:
+    """Cancel a workflow with those inside it, and signal the code of running nodes to stop."""
+    cancelled = yield from cancel_workflow(wire, workflow_id)
+    for task_id in cancelled.running if has_signals else ():
+        yield Statement(sql_text(PACKAGE, "record_signal"), {"horsies_task_id": task_id, "signal": "CANCEL"})
+    return cancelled.outcome
+
+
+def cancel_workflow_in_any_ledger(wire: Wire, workflow_id: str) -> Script[CancelOutcome]:
+    """Cancel with a ledger of any version, without a migration; without a ledger there are no signals."""
+    has_signals = (yield from read_version()) > 0
+    return (yield from cancel_workflow_and_signal(wire, workflow_id, has_signals=has_signals))
 
 
 def cancel_task_in_any_ledger(
@@ -155,6 +177,7 @@ def carry_out_requests(wire: Wire, ids: Collection[str] | None = None) -> Script
     """
     if not wire.schema.worker_has_started or (yield from read_version()) < SINCE:
         return {}
+    yield know_workflows()
     rows = yield Statement(
         sql_text(PACKAGE, "take_cancel_requests"),
         {"limit": CANCELS_AT_ONCE, "ids": None if ids is None else sorted(ids)},

@@ -12,6 +12,7 @@ from airflow_horsies.db.statement import Script, Statement, sql_text
 from airflow_horsies.ledger.repairing import SINCE as REPAIRS_SINCE
 from airflow_horsies.ledger.repairing import prune_repairs
 from airflow_horsies.ledger.schema import PACKAGE, read_version
+from airflow_horsies.ledger.workflows import find_workflows, know_workflows, read_workflow_states
 from airflow_horsies.wire.reading import read_statuses
 from airflow_horsies.wire.statements import Wire
 
@@ -65,7 +66,7 @@ def prune_page(wire: Wire, rule: PruneRule, *, after: str | None) -> Script[Prun
         return PrunedPage(is_last=True, last_id=after)
     old = [row["horsies_task_id"] for row in rows if row["is_old"]]
     kept = (yield from read_statuses(wire, old)) if old else {}
-    gone = [task_id for task_id in old if task_id not in kept]
+    gone = yield from _without_workflows(wire, [task_id for task_id in old if task_id not in kept])
     lines = yield from _prune_lines(rule, [row["horsies_task_id"] for row in rows], gone)
     if lines == PAGE_LINES:
         # There may be more lines: repeat the same page.
@@ -74,6 +75,13 @@ def prune_page(wire: Wire, rule: PruneRule, *, after: str | None) -> Script[Prun
         return PrunedPage(lines=lines, last_id=after)
     submissions = (yield from _prune_tasks(rule, gone)) if gone else 0
     return PrunedPage(submissions=submissions, lines=lines, last_id=rows[-1]["horsies_task_id"])
+
+
+def _without_workflows(wire: Wire, absent: list[str]) -> Script[list[str]]:
+    """Those of which no workflow exists either."""
+    workflows = yield from find_workflows(absent)
+    kept = (yield from read_workflow_states(wire, workflows)) if workflows else {}
+    return [one for one in absent if one not in kept]
 
 
 def _prune_lines(rule: PruneRule, ids: list[str], gone: list[str]) -> Script[int]:
@@ -100,6 +108,7 @@ def _prune_items(gone: list[str]) -> Script[int]:
 
 
 def _prune_tasks(rule: PruneRule, gone: list[str]) -> Script[int]:
+    yield know_workflows()
     (row,) = yield Statement(
         sql_text(PACKAGE, "prune_tasks"), {"ids": gone, "older_than_seconds": rule.older_than.total_seconds()}
     )

@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import assert_never
+from typing import Protocol, assert_never
 
 from airflow_horsies.core.task import TaskState
+from airflow_horsies.core.workflow import WorkKind
 from airflow_horsies.db.statement import Script, Statement, sql_text
 from airflow_horsies.exceptions import TaskIdTaken, TaskNotFound
 from airflow_horsies.ledger.identity import Item, Submitter
 from airflow_horsies.ledger.schema import PACKAGE
 from airflow_horsies.wire.encoding import EncodedTask, work_of
+from airflow_horsies.wire.graphs import EncodedWorkflow
 from airflow_horsies.wire.reading import FoundCommand, find_commands, is_same_command, read_tasks
 from airflow_horsies.wire.statements import Wire
 
@@ -26,7 +28,7 @@ class Round:
     position: int
     place: int
     number: int
-    task: EncodedTask
+    task: EncodedTask | EncodedWorkflow
     horsies_task_id: str = ""
     key_digest: bytes | None = None
     # Of a task that exists already.
@@ -40,6 +42,8 @@ class Round:
     def columns(self) -> dict[str, object]:
         """The values of one round for record_submissions.sql, as JSON."""
         good_until = self.task.good_until
+        # A task is what a record is of by default.
+        kind = {} if self.task.kind is WorkKind.TASK else {"kind": self.task.kind.value}
         return {
             "position": self.position,
             "place": None if self.place == self.position else self.place,
@@ -52,6 +56,7 @@ class Round:
             "occurrence": self.item.occurrence,
             "taken_up": self.horsies_task_id != self.task.id,
             "key_digest": None if self.key_digest is None else rf"\x{self.key_digest.hex()}",
+            **kind,
         }
 
     def use_round(self, number: int) -> None:
@@ -149,10 +154,38 @@ def needs_next_round(task_id: str, state: TaskState | None, *, is_to_be_cancelle
             assert_never(state)
 
 
+class Finder(Protocol):
+    """How what was sent is found in horsies."""
+
+    def find(self, wire: Wire, ids: Sequence[str]) -> Script[dict[str, FoundCommand]]: ...
+
+    def require_same_work(self, wire: Wire, round_: Round, found: FoundCommand) -> Script[None]:
+        """The id is derived from the work; queue, priority and deadlines may differ."""
+        ...
+
+
+class TaskFinder:
+    """Finds tasks, live or finished."""
+
+    def find(self, wire: Wire, ids: Sequence[str]) -> Script[dict[str, FoundCommand]]:
+        return (yield from find_commands(wire, ids))
+
+    def require_same_work(self, wire: Wire, round_: Round, found: FoundCommand) -> Script[None]:
+        if isinstance(round_.task, EncodedTask):
+            yield from _require_same_work(wire, round_.task, round_.item, found)
+
+
+TASK_FINDER = TaskFinder()
+
+
 def find_unrecorded(
-    wire: Wire, pending: Sequence[Round], found: dict[str, FoundCommand], asked: set[str]
+    wire: Wire,
+    pending: Sequence[Round],
+    found: dict[str, FoundCommand],
+    asked: set[str],
+    finder: Finder = TASK_FINDER,
 ) -> Script[dict[str, TaskState]]:
-    """Find tasks with our derived ids that the ledger lost; they are used, or followed by the next round.
+    """Find tasks or workflows with our derived ids that the ledger lost; they are used, or followed by the next round.
 
     Inserting the same id again would be worse than a duplicate: where finished tasks are moved, a row whose id is
     already in the history can never be finished.
@@ -160,7 +193,7 @@ def find_unrecorded(
     known: dict[str, TaskState] = {}
     unchecked = {item.task.id: item for item in pending}
     while unchecked:
-        found |= yield from find_commands(wire, list(unchecked.keys() - asked))
+        found |= yield from finder.find(wire, list(unchecked.keys() - asked))
         asked |= unchecked.keys()
         next_unchecked: dict[str, Round] = {}
         existing = found.keys() & unchecked.keys()
@@ -171,24 +204,23 @@ def find_unrecorded(
                 item.use_round(item.number + 1)
                 next_unchecked[item.task.id] = item
             else:
-                yield from _require_same_work(wire, item, command)
+                yield from finder.require_same_work(wire, item, command)
                 known[task_id] = command.state
         unchecked = next_unchecked
     return known
 
 
-def _require_same_work(wire: Wire, item: Round, command: FoundCommand) -> Script[None]:
-    """The id is derived from the work; queue, priority and deadlines may differ."""
-    if is_same_command(item.task, command):
+def _require_same_work(wire: Wire, task: EncodedTask, item: Item, command: FoundCommand) -> Script[None]:
+    if is_same_command(task, command):
         return
-    task = (yield from read_tasks(wire, [item.task.id], whole=True)).get(item.task.id)
-    if task is None or task.kwargs is None or work_of(task.task_name, task.kwargs) == item.item.work:
+    known = (yield from read_tasks(wire, [task.id], whole=True)).get(task.id)
+    if known is None or known.kwargs is None or work_of(known.task_name, known.kwargs) == item.work:
         return
     raise TaskIdTaken(
-        f"A task with the id {item.task.id} already exists, with other arguments. Clear the task instance to send it "
-        "under another id.",
-        task_id=item.task.id,
-        queue=item.task.queue_name,
+        f"A task with the id {task.id} already exists, with other arguments. Clear the task instance to send it under "
+        "another id.",
+        task_id=task.id,
+        queue=task.queue_name,
     )
 
 

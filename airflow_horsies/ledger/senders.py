@@ -98,7 +98,8 @@ class TaskSender:
             )
             free += position is None
         known = yield from find_unrecorded(wire, rounds, existing, asked)
-        yield from insert_new_tasks(wire, [round_.task for round_ in rounds if round_.task.id not in known])
+        new = [round_.task for round_ in rounds if isinstance(round_.task, EncodedTask)]
+        yield from insert_new_tasks(wire, [task for task in new if task.id not in known])
         for round_ in rounds:
             round_.horsies_task_id = round_.task.id
             round_.state = known.get(round_.task.id)

@@ -37,7 +37,8 @@ def reuse_shared(
         for item in keyed:
             item.task = item.task._replace(idempotency_digest=None)
         return {}
-    claimed = yield from claim_idempotency_keys(wire, [item.task for item in keyed])
+    tasks = [item.task for item in keyed if isinstance(item.task, EncodedTask)]
+    claimed = yield from claim_idempotency_keys(wire, tasks)
     taken_keys = [item for item in keyed if item.task.id in claimed]
     if not taken_keys:
         return {}

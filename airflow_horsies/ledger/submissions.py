@@ -7,6 +7,7 @@ from datetime import UTC
 
 from airflow_horsies.core.paging import Slice
 from airflow_horsies.core.submission import Submission, TaskInstanceKey
+from airflow_horsies.core.workflow import WorkKind
 from airflow_horsies.db.statement import Row, Script, Statement, sql_text
 from airflow_horsies.ledger.schema import PACKAGE
 
@@ -98,4 +99,5 @@ def decode_submission(row: Row) -> Submission:
         is_latest=row["is_latest"],
         base_url=row["base_url"],
         number=row.get("number"),
+        kind=WorkKind(row.get("kind") or WorkKind.TASK),
     )

@@ -24,16 +24,16 @@ from airflow_horsies.ledger.identity import (
     continues_life,
     follows_success,
     is_of_same_try,
-    items_of,
     last_try,
+    number_works,
 )
 from airflow_horsies.ledger.matching import find_moved, find_unwanted, match_items, rounds_by_place
 from airflow_horsies.ledger.rounds import ChunkRound, Round, find_unrecorded, needs_next_round
 from airflow_horsies.ledger.schema import PACKAGE
-from airflow_horsies.ledger.sharing import lock_keys, reuse_shared
+from airflow_horsies.ledger.sending import Sending, TaskSending, WorkflowSending
+from airflow_horsies.ledger.workflows import read_round_states
 from airflow_horsies.wire.encoding import COMPACT, EncodedTask
-from airflow_horsies.wire.reading import find_commands, read_states
-from airflow_horsies.wire.sending import insert_new_tasks
+from airflow_horsies.wire.graphs import EncodedWorkflow
 from airflow_horsies.wire.statements import Wire
 
 
@@ -45,21 +45,36 @@ def submit_tasks(
     :param tasks: in the order of the items.
     :param can_cancel: False if horsies cannot record a cancelled task now; the cancels are then carried out later.
     """
-    require_derived_ids(tasks)
-    items = list(items_of(tasks))
+    return (yield from submit(wire, submitter, TaskSending(tasks), can_cancel=can_cancel))
+
+
+def submit_workflow(
+    wire: Wire, submitter: Submitter, workflow: EncodedWorkflow, *, can_cancel: bool = True
+) -> Script[SubmitResult]:
+    """As submit_tasks, for a workflow; its state is given as that of a task."""
+    (result,) = yield from submit(wire, submitter, WorkflowSending(workflow), can_cancel=can_cancel)
+    return result
+
+
+def submit(
+    wire: Wire, submitter: Submitter, sending: Sending, *, can_cancel: bool = True
+) -> Script[list[SubmitResult]]:
+    """The rules of submitting, for tasks and workflows alike."""
+    works = sending.works
+    require_derived_ids(works)
+    items = list(number_works(work.work for work in works))
     yield from lock_task_instance(submitter.namespace, submitter.task_instance)
     # Before shared tasks are released: all submitters lock in this order.
-    yield from lock_keys(tasks)
+    yield from sending.lock()
     newest = yield Statement(sql_text(PACKAGE, "read_newest_life"), submitter.key)
     # Read in the same round trip, because a first submission needs it.
     first_ids = [submitter.derive_task_id(item, 1) for item in items]
-    existing = yield from find_commands(wire, first_ids)
+    existing = yield from sending.find(wire, first_ids)
     continues = continues_life(submitter, newest)
     life = max((row["life"] for row in newest), default=0) + (0 if continues else 1)
-    recorded = (yield from match_items(wire, newest, items, tasks)) if continues else {}
+    recorded = (yield from match_items(wire, newest, items, sending.tasks)) if continues else {}
 
-    known_ids = [row["horsies_task_id"] for row in newest]
-    states = yield from read_states(wire, known_ids)
+    states = yield from read_round_states(wire, newest)
     unwanted = find_unwanted(newest, recorded)
     yield from release_unwanted(
         wire, submitter, unwanted, states, can_cancel=can_cancel and wire.schema.worker_has_started
@@ -70,38 +85,36 @@ def submit_tasks(
     pending: list[Round] = []
     free = max((row["position"] for row in newest), default=-1) + 1 if continues else 0
     earlier_rounds = rounds_by_place(newest) if continues else {}
-    for place, (item, task) in enumerate(zip(items, tasks, strict=True)):
+    for place, (item, work) in enumerate(zip(items, works, strict=True)):
         row = recorded.get(place)
         if row is None:
             position, free = (free, free + 1) if continues else (place, free)
-            pending.append(Round(submitter, item, position, place, earlier_rounds.get(place, 0) + 1, task))
+            pending.append(Round(submitter, item, position, place, earlier_rounds.get(place, 0) + 1, work))
         elif is_asked_again or _needs_next_round(submitter, row, states.get(row["horsies_task_id"])):
-            pending.append(Round(submitter, item, row["position"], place, row["round"] + 1, task))
+            pending.append(Round(submitter, item, row["position"], place, row["round"] + 1, work))
         else:
             task_id = row["horsies_task_id"]
             results[place] = make_result(task_id, states[task_id], life, row["round"], place)
 
-    known = yield from find_unrecorded(wire, pending, existing, set(first_ids))
+    known = yield from find_unrecorded(wire, pending, existing, set(first_ids), sending)
     # A clear requests the work again, even if another task instance has done it.
-    replayed = yield from reuse_shared(wire, pending, known, is_clear=bool(newest) and not continues)
-    yield from insert_new_tasks(wire, [r.task for r in pending if r.task.id not in known and r.task.id not in replayed])
+    yield from sending.send(wire, pending, known, is_clear=bool(newest) and not continues)
     for round_ in pending:
-        round_.horsies_task_id = replayed.get(round_.task.id, round_.task.id)
         state = known.get(round_.horsies_task_id)
         results[round_.place] = make_result(round_.horsies_task_id, state, life, round_.number, round_.place)
     if pending:
         yield record_rounds(submitter, life, pending)
     elif continues and submitter.tried.try_number > last_try(newest):
         yield record_try(submitter, newest[0])
-    moved = find_moved(newest, recorded) if continues or not tasks else []
+    moved = find_moved(newest, recorded) if continues or not works else []
     if moved:
         params = {**submitter.key, "life": newest[0]["life"], "items": COMPACT.encode(moved)}
         yield Statement(sql_text(PACKAGE, "move_items"), params)
-    return [results[place] for place in range(len(tasks))]
+    return [results[place] for place in range(len(works))]
 
 
-def require_derived_ids(tasks: Sequence[EncodedTask]) -> None:
-    if any(task.id_is_given for task in tasks):
+def require_derived_ids(works: Sequence[EncodedTask | EncodedWorkflow]) -> None:
+    if any(work.id_is_given for work in works):
         raise InvalidTask("task_id", "is derived from the task instance when submitting. Leave it out")
 
 

@@ -56,9 +56,7 @@ def decode_tree(workflow_id: str, rows: Sequence[Row], *, is_cut: bool) -> Workf
     by_workflow: dict[str, list[Row]] = {}
     for row in rows:
         by_workflow.setdefault(row["workflow_id"], []).append(row)
-    inner = {
-        (nodes[0]["parent_workflow_id"], nodes[0]["parent_task_index"]): one for one, nodes in by_workflow.items()
-    }
+    inner = {(nodes[0]["parent_workflow_id"], nodes[0]["parent_task_index"]): one for one, nodes in by_workflow.items()}
     # Inner workflows first, so that the nodes around them can hold them. A workflow that was started again has the
     # same place; the one that its node names counts.
     views: dict[str, WorkflowView] = {}
@@ -215,7 +213,9 @@ def decode_stored_error(text: str | None) -> TaskFailure | None:
         return TaskFailure(error_code=None, message=text)
     if isinstance(error, dict) and isinstance(error.get("err"), dict):
         error = error["err"]
-    return decode_error(error, error_code=None) if isinstance(error, dict) else TaskFailure(error_code=None, message=text)
+    return (
+        decode_error(error, error_code=None) if isinstance(error, dict) else TaskFailure(error_code=None, message=text)
+    )
 
 
 def _loads(workflow_id: str, column: str, text: str | None) -> Any:

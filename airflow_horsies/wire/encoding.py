@@ -376,7 +376,9 @@ def mint_task_ids(count: int) -> list[str]:
 
 
 @lru_cache(maxsize=64)
-def encode_task_options(retry_policy: RetryPolicy | None, good_until: datetime | None, timeout: timedelta | None) -> str:
+def encode_task_options(
+    retry_policy: RetryPolicy | None, good_until: datetime | None, timeout: timedelta | None
+) -> str:
     """Cached, because the tasks of a batch share them."""
     return COMPACT.encode(
         {

@@ -174,9 +174,7 @@ def encode_workflow(
     """Validate and encode, without a database; InvalidTask names the node and the field."""
     whole = graph.with_begin()
     indices = {name: index for index, name in enumerate(whole.nodes)}
-    nodes = tuple(
-        _encode_node(whole, name, known, indices, max_payload_bytes) for name, known in whole.nodes.items()
-    )
+    nodes = tuple(_encode_node(whole, name, known, indices, max_payload_bytes) for name, known in whole.nodes.items())
     total = sum(len(node.kwargs) for node in nodes)
     if total > max_payload_bytes:
         raise InvalidTask(

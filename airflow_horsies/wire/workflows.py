@@ -1,7 +1,8 @@
 """Starts, reads, cancels, pauses and resumes workflows, as scripts that run in one transaction.
 
-horsies has functions for the tasks of a workflow only. Its own code changes workflows and nodes by a few statements; ours
-are the same, in the same order of locks: workflows before tasks, tasks before nodes, outer workflows before inner ones.
+horsies has functions for the tasks of a workflow only. Its own code changes workflows and nodes by a few statements;
+ours are the same, in the same order of locks: workflows before tasks, tasks before nodes, outer workflows before inner
+ones.
 """
 
 from __future__ import annotations
@@ -11,7 +12,15 @@ from dataclasses import dataclass
 
 from airflow_horsies.core.graph import WRAPPER_KEY
 from airflow_horsies.core.task import CancelOutcome
-from airflow_horsies.core.workflow import WorkflowOutcome, WorkflowState, WorkflowStatus, WorkflowView
+from airflow_horsies.core.workflow import (
+    READ_NODES,
+    RESULT_CHARS,
+    RetriedNodes,
+    WorkflowOutcome,
+    WorkflowState,
+    WorkflowStatus,
+    WorkflowView,
+)
 from airflow_horsies.db.statement import Row, Rows, Script
 from airflow_horsies.exceptions import SchemaUnsupported, TaskIdTaken, WorkflowNotFound, WorkflowNotPaused
 from airflow_horsies.wire.decoding_workflows import (
@@ -26,8 +35,6 @@ from airflow_horsies.wire.graphs import EncodedWorkflow
 from airflow_horsies.wire.sending import require_retention_classes
 from airflow_horsies.wire.statements import Wire
 
-READ_NODES = 2_000
-RESULT_CHARS = 2_000
 ERROR_CHARS = 20_000
 # The whole error of a node, with its trace.
 WHOLE_ERROR_CHARS = 1_000_000
@@ -44,18 +51,6 @@ class CancelledWorkflow:
     outcome: CancelOutcome
     state: WorkflowState
     running: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class RetriedNodes:
-    """What a retry of failed nodes did.
-
-    :param retried: the names of the nodes.
-    :param left: the names of failed nodes that are workflows, which cannot be tried again.
-    """
-
-    retried: tuple[str, ...]
-    left: tuple[str, ...]
 
 
 # -- starting --------------------------------------------------------------------------------------------------------
@@ -169,10 +164,15 @@ def read_outcome(wire: Wire, workflow_id: str) -> Script[WorkflowOutcome]:
             chars=WHOLE_ERROR_CHARS,
             limit=MOST_FAILURES,
         )
+    is_paused = False
+    if not state.is_terminal:
+        statuses = yield from read_workflow_states(wire, [workflow_id])
+        is_paused = workflow_id in statuses and statuses[workflow_id].is_paused
     return WorkflowOutcome(
         id=workflow_id,
         name=row["name"],
         state=state,
+        is_paused=is_paused,
         output=decode_output(workflow_id, row["result"]) if state is WorkflowState.COMPLETED else None,
         failure=decode_failure(failures),
         error=decode_stored_error(row["error"]),
@@ -253,16 +253,16 @@ def retry_failed_nodes(wire: Wire, workflow_id: str) -> Script[RetriedNodes]:
             nodes=[row["node"] for row in retried],
         )
     return RetriedNodes(
-        tuple(row["node_id"] for row in retried),
-        tuple(row["node_id"] for row in failed if row["has_ended_workflow"]),
+        retried=tuple(row["node_id"] for row in retried),
+        left=tuple(row["node_id"] for row in failed if row["has_ended_workflow"]),
     )
 
 
 def require_control(wire: Wire, verb: str) -> None:
     if not wire.schema.has_cancel_function:
         raise SchemaUnsupported(
-            f"horsies can {verb} a workflow by SQL only since release 0.4.6, and the tables of this database are older. "
-            f"Upgrade horsies, or {verb} the workflow with its own client."
+            f"horsies can {verb} a workflow by SQL only since release 0.4.6, and the tables of this database are "
+            f"older. Upgrade horsies, or {verb} the workflow with its own client."
         )
     if not wire.schema.worker_has_started:
         raise SchemaUnsupported(

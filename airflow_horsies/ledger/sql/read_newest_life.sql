@@ -3,7 +3,7 @@
 SELECT DISTINCT ON (sent.position)
     sent.position, sent.place, sent.life, sent.round, sent.try_number, sent.horsies_task_id::text AS horsies_task_id,
     sent.base_url, sent.run_key, sent.run_started_at, sent.clear_number, sent.max_tries, sent.work, sent.occurrence,
-    sent.released_at, sent.seen_try, sent.taken_up, sent.queue_name, sent.good_until,
+    sent.released_at, sent.seen_try, sent.taken_up, sent.queue_name, sent.good_until, sent.kind,
     chunk.works, chunk.occurrences, chunk.rounds, chunk.places, chunk.dropped,
     EXISTS (
         SELECT FROM airflow_horsies.cancel_requests AS request

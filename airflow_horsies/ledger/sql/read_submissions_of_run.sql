@@ -1,13 +1,21 @@
 -- The last submissions of the task instances of a DAG run.
+-- Tables of an older version have no kind: inside, the name then means the one outside.
 SELECT
-    namespace, dag_id, run_id, task_id, map_index, position, life, round, try_number,
-    horsies_task_id::text AS horsies_task_id, base_url, task_name, queue_name, good_until, submitted_at, is_latest
-FROM airflow_horsies.known_submissions
-WHERE
-    namespace = %(namespace)s
-    AND (%(base_url)s::text = '' OR base_url IN (%(base_url)s::text, ''))
-    AND dag_id = %(dag_id)s
-    AND run_id = %(run_id)s
-    AND is_latest
-ORDER BY task_id, map_index, position
+    known.namespace, known.dag_id, known.run_id, known.task_id, known.map_index, known.position, known.life, known.round,
+    known.try_number, known.horsies_task_id, known.base_url, known.task_name, known.queue_name, known.good_until,
+    known.submitted_at, known.is_latest, known.kind
+FROM (VALUES ('TASK')) AS older (kind)
+CROSS JOIN LATERAL (
+    SELECT
+        namespace, dag_id, run_id, task_id, map_index, position, life, round, try_number,
+        horsies_task_id::text AS horsies_task_id, base_url, task_name, queue_name, good_until, submitted_at, is_latest, kind
+    FROM airflow_horsies.known_submissions
+    WHERE
+        namespace = %(namespace)s
+        AND (%(base_url)s::text = '' OR base_url IN (%(base_url)s::text, ''))
+        AND dag_id = %(dag_id)s
+        AND run_id = %(run_id)s
+        AND is_latest
+) AS known
+ORDER BY known.task_id, known.map_index, known.position
 LIMIT %(limit)s

@@ -1,6 +1,14 @@
+-- Tables of an older version have no kind: inside, the name then means the one outside.
 SELECT
-    namespace, dag_id, run_id, task_id, map_index, position, life, round, try_number,
-    horsies_task_id::text AS horsies_task_id, base_url, task_name, queue_name, good_until, submitted_at, is_latest
-FROM airflow_horsies.known_submissions
-WHERE horsies_task_id = %(horsies_task_id)s::uuid
-ORDER BY submitted_at
+    known.namespace, known.dag_id, known.run_id, known.task_id, known.map_index, known.position, known.life, known.round,
+    known.try_number, known.horsies_task_id, known.base_url, known.task_name, known.queue_name, known.good_until,
+    known.submitted_at, known.is_latest, known.kind
+FROM (VALUES ('TASK')) AS older (kind)
+CROSS JOIN LATERAL (
+    SELECT
+        namespace, dag_id, run_id, task_id, map_index, position, life, round, try_number,
+        horsies_task_id::text AS horsies_task_id, base_url, task_name, queue_name, good_until, submitted_at, is_latest, kind
+    FROM airflow_horsies.known_submissions
+    WHERE horsies_task_id = %(horsies_task_id)s::uuid
+) AS known
+ORDER BY known.submitted_at
