@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from math import isfinite
 from typing import Any
 
 from airflow.providers.common.compat.sdk import Context
 
+from airflow_horsies.core.graph import Ref
 from airflow_horsies.core.spec import RetryPolicy, TaskSpec
 from airflow_horsies.core.validation import require_task_id
 from airflow_horsies.exceptions import InvalidTask
@@ -51,6 +54,34 @@ def validate_untemplated(**fields: Any) -> None:
     if "retry_policy" in given:
         given["retry_policy"] = policy_of(given["retry_policy"])
     TaskSpec(**{"task_name": "to be rendered", **given})
+
+
+def validate_json(name: str, value: Any) -> None:
+    """Check when the DAG is parsed that arguments can become JSON. What Airflow or a template resolves later is left
+    out.
+
+    :param name: what contains them, for the message.
+    """
+    match value:
+        case Ref():
+            problem = f"contains ref({value.node!r}). A reference must be a whole argument of node()"
+        case set() | frozenset() | bytes() | bytearray() | date() | time() | timedelta() | Decimal() | complex():
+            problem = f"is of type {type(value).__name__}, which JSON cannot represent. Pass text, a number or a list"
+        case float() if not isfinite(value):
+            problem = f"is {value!r}, which JSON cannot represent. Pass None or a string"
+        case Mapping():
+            for key, item in value.items():
+                if not isinstance(key, str):
+                    raise InvalidTask(name, f"has the key {key!r}. Use strings as keys")
+                validate_json(f"{name}.{key}", item)
+            return
+        case list() | tuple():
+            for number, item in enumerate(value):
+                validate_json(f"{name}[{number}]", item)
+            return
+        case _:
+            return
+    raise InvalidTask(name, problem)
 
 
 def integer(name: str, value: Any) -> int:

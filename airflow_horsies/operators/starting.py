@@ -18,16 +18,22 @@ from airflow_horsies.airflow_instance import instance_of, traced_try
 from airflow_horsies.borrowed.airflow import complete_task, delete_result, push_result, template_env
 from airflow_horsies.client.async_client import AsyncClient
 from airflow_horsies.client.threads import Threads
-from airflow_horsies.operators.base import ATTEMPTS_LINK, HorsiesTaskOperator
 from airflow_horsies.operators.batch import HorsiesBatchOperator
+from airflow_horsies.operators.graph import HorsiesGraphOperator
 from airflow_horsies.operators.rendering import integer, task_ids_of
 from airflow_horsies.operators.task import HorsiesOperator
+from airflow_horsies.operators.waiting import ATTEMPTS_LINK, WaitingOperator
 from airflow_horsies.operators.worker_free import decode_fields
+from airflow_horsies.operators.workflow import HorsiesWorkflowOperator
 from airflow_horsies.triggers.base import HorsiesTrigger, Reason
 from airflow_horsies.triggers.sensing import HorsiesSensorTrigger, HorsiesSubmissionTrigger
-from airflow_horsies.triggers.task_log import TaskLog
 
-KINDS: Mapping[str, type[HorsiesTaskOperator]] = {"task": HorsiesOperator, "batch": HorsiesBatchOperator}
+KINDS: Mapping[str, type[WaitingOperator]] = {
+    "task": HorsiesOperator,
+    "batch": HorsiesBatchOperator,
+    "workflow": HorsiesWorkflowOperator,
+    "graph": HorsiesGraphOperator,
+}
 # The trigger applies the time-out of a sensor itself, this long before Airflow does.
 TRIGGERER_GRACE = timedelta(seconds=60)
 # Tasks that start do not keep those that end from storing their values.
@@ -198,16 +204,10 @@ class HorsiesStartTrigger(StartTrigger):
         push_result(ti, value, self.log)
 
     async def _show_last_lines(self, client: AsyncClient) -> None:
-        waiting = self._waiting
-        if waiting is None or waiting.seen is None or not self._operator._sent_ids:
-            return
-        places = await waiting._places_of_items(client)
-        numbered = self._operator.numbers_tasks
-        await TaskLog(self.log, self._operator._sent_ids, waiting.seen, numbered=numbered, places=places).finish_async(
-            client
-        )
+        if self._waiting is not None:
+            await self._waiting.show_last_lines(client, self._operator._sent_ids)
 
-    def _prepare(self) -> tuple[HorsiesTaskOperator, Any, Any]:
+    def _prepare(self) -> tuple[WaitingOperator, Any, Any]:
         """The operator with rendered templates. Not on the event loop, because a template may ask for a Variable."""
         context = self._context()
         complete_task(context["ti"])

@@ -6,6 +6,7 @@ from airflow_horsies.triggers.base import HorsiesTrigger, Reason
 from airflow_horsies.triggers.batch import HorsiesBatchTrigger
 from airflow_horsies.triggers.queue import HorsiesQueueTrigger
 from airflow_horsies.triggers.sensing import HorsiesSensorTrigger, HorsiesSubmissionTrigger
+from airflow_horsies.triggers.workflow import HorsiesWorkflowTrigger
 
 __all__ = [
     "HorsiesBatchTrigger",
@@ -13,5 +14,6 @@ __all__ = [
     "HorsiesSensorTrigger",
     "HorsiesSubmissionTrigger",
     "HorsiesTrigger",
+    "HorsiesWorkflowTrigger",
     "Reason",
 ]
