@@ -161,7 +161,7 @@ class Node:
 
     def _require_workflow(self) -> None:
         for name in ("retry_policy", "timeout"):
-            require(getattr(self, name) is None, name, "is not for a workflow. Its own nodes have their own")
+            require(getattr(self, name) is None, name, "must not be set for a workflow, whose nodes have their own")
         if self.dependencies:
             for name in ("queue", "priority", "good_until"):
                 require(
@@ -306,15 +306,15 @@ class Graph:
             require(False, f"nodes.{name}", f"must be a Node, not {type(known).__name__}")
             return
         for other in known.dependencies:
-            require(other != name, f"nodes.{name}", "waits for itself")
+            require(other != name, f"nodes.{name}", "must not wait for itself")
             self._require_known(f"nodes.{name}", other)
 
     def _require_known(self, where: str, name: object) -> None:
         if name in self.nodes:
             return
         close = get_close_matches(str(name), map(str, self.nodes), n=1)
-        hint = f"Did you mean {close[0]!r}?" if close else f"The nodes are {', '.join(sorted(self.nodes)[:10])}"
-        require(False, where, f"refers to {name!r}, which is not a node of the graph. {hint}")
+        known = f"{close[0]!r}" if close else f"one of {', '.join(sorted(self.nodes)[:10])}"
+        require(False, where, f"refers to {name!r}, which is not a node of the graph. Use {known}, or add the node")
 
     def _require_no_cycle(self) -> None:
         waiting = {name: set(known.dependencies) for name, known in self.nodes.items()}

@@ -214,7 +214,7 @@ class Wire:
     def read_retention_classes(self) -> Statement:
         return Statement(self._sql("read_retention_classes"))
 
-    def of_workflows(self, name: str, **params: object) -> Statement:
+    def of_workflows(self, name: str, /, **params: object) -> Statement:
         """A statement on the tables of workflows, which a user may lack the privileges for."""
         return Statement(self._sql(name), params)
 

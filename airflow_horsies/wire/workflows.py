@@ -241,7 +241,7 @@ def retry_failed_nodes(wire: Wire, workflow_id: str) -> Script[RetriedNodes]:
     if not rows:
         raise WorkflowNotPaused(
             f"Workflow {workflow_id} is not paused, and neither is a workflow inside it. Only failed nodes of a paused "
-            "workflow can be tried again: define it with on_error='pause', or pause it before it ends.",
+            "workflow can be tried again. Use on_error='pause', so that it pauses when a node fails.",
             task_id=workflow_id,
         )
     failed = [row for row in rows if row["node"] is not None]
@@ -261,8 +261,8 @@ def retry_failed_nodes(wire: Wire, workflow_id: str) -> Script[RetriedNodes]:
 def require_control(wire: Wire, verb: str) -> None:
     if not wire.schema.has_cancel_function:
         raise SchemaUnsupported(
-            f"horsies can {verb} a workflow by SQL only since release 0.4.6, and the tables of this database are "
-            f"older. Upgrade horsies, or {verb} the workflow with its own client."
+            f"The horsies tables of this database are older than release 0.4.6, where SQL cannot {verb} a workflow. "
+            f"Upgrade horsies, or {verb} the workflow with its own client."
         )
     if not wire.schema.worker_has_started:
         raise SchemaUnsupported(

@@ -21,6 +21,8 @@ def prune(rule: PruneRule = RULE, **answers: Any) -> Driven[PrunedPage | None]:
             "lock_pruning": [{"locked": True}],
             "read_prunable": [{"horsies_task_id": task_id, "is_old": task_id != YOUNG} for task_id in IDS],
             "moved/read_states": [{"id": KEPT, "status": "COMPLETED"}],
+            "find_migrations_table": [{"found": True, "has_min_writer": True}],
+            "read_version": [{"version": 7, "min_writer": 4}],
             "prune_lines": [{"pruned": 2}],
             "prune_items": [{"pruned": 3}],
             "prune_tasks": lambda params: [{"pruned": len(params["ids"])}],
@@ -75,3 +77,19 @@ def test_nothing_is_looked_at_while_somebody_else_prunes() -> None:
     driven = prune(lock_pruning=[{"locked": False}])
     assert driven.outcome is None
     assert driven.names == ["limit_pruning", "lock_pruning"]
+
+
+def test_record_of_a_workflow_is_kept_as_long_as_the_workflow() -> None:
+    workflows = {"find_workflows": [{"horsies_task_id": GONE}]}
+    kept = prune(**workflows, **{"moved/read_workflow_statuses": [{"id": GONE, "status": "PAUSED"}]})
+    assert kept.outcome == PrunedPage(last_id=YOUNG)
+    assert "prune_tasks" not in kept.names
+    gone = prune(**workflows)
+    assert gone.params("prune_tasks")["ids"] == [GONE]
+    assert gone.names.index("know_workflows") < gone.names.index("prune_tasks")
+
+
+def test_no_workflow_is_asked_for_where_none_was_submitted() -> None:
+    driven = prune()
+    assert driven.params("find_workflows") == {"ids": [GONE]}
+    assert not any("workflow_stat" in name for name in driven.names)
