@@ -134,15 +134,19 @@ def _dag_run_deadline(context: Context) -> datetime:
     return deadline
 
 
-def task_ids_of(value: Any) -> list[str]:
-    """Task ids as an author passes them or a template renders them: one id, a list, or the text of a list."""
+def task_ids_of(value: Any, name: str = "task_ids") -> list[str]:
+    """Ids as an author passes them or a template renders them: one id, a list, or the text of a list.
+
+    :param name: of the parameter, for a message.
+    """
+    noun = name.removesuffix("_ids")
     if isinstance(value, str) and value.lstrip().startswith("["):
         try:
             value = ast.literal_eval(value.strip())
         except (ValueError, SyntaxError):
-            raise InvalidTask("task_ids", f"must be a list of task ids, not {value[:200]!r}") from None
+            raise InvalidTask(name, f"must be a list of {noun} ids, not {value[:200]!r}") from None
     if isinstance(value, str):
         value = [value.strip()]
     if not isinstance(value, Iterable) or isinstance(value, Mapping | bytes):
-        raise InvalidTask("task_ids", f"must be the id of a horsies task or a list of ids, not {value!r}")
-    return list(dict.fromkeys(require_task_id(task_id) for task_id in value))
+        raise InvalidTask(name, f"must be the id of a horsies {noun} or a list of ids, not {value!r}")
+    return list(dict.fromkeys(require_task_id(one) for one in value))

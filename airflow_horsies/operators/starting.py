@@ -27,6 +27,7 @@ from airflow_horsies.operators.worker_free import decode_fields
 from airflow_horsies.operators.workflow import HorsiesWorkflowOperator
 from airflow_horsies.triggers.base import HorsiesTrigger, Reason
 from airflow_horsies.triggers.sensing import HorsiesSensorTrigger, HorsiesSubmissionTrigger
+from airflow_horsies.triggers.workflow_sensing import HorsiesWorkflowSensorTrigger, HorsiesWorkflowSubmissionTrigger
 
 KINDS: Mapping[str, type[WaitingOperator]] = {
     "task": HorsiesOperator,
@@ -253,20 +254,44 @@ class HorsiesStartSensorTrigger(StartTrigger):
         }
         self.deadline = common["deadline"]
         if given["external_dag_id"] is None:
-            return HorsiesSensorTrigger(task_ids=task_ids_of(given["task_ids"]), **common)
-        return HorsiesSubmissionTrigger(
-            task_instance={
+            return self._wait_for_ids(given, common)
+        of_submission = {
+            "task_instance": {
                 "dag_id": given["external_dag_id"],
                 "run_id": given["external_run_id"],
                 "task_id": given["external_task_id"],
                 "map_index": integer("external_map_index", given["external_map_index"]),
             },
-            allowed_states=given["allowed_states"],
-            poll_seconds=given["poll_seconds"],
-            **common,
-        )
+            "allowed_states": given["allowed_states"],
+            "poll_seconds": given["poll_seconds"],
+        }
+        return self._wait_for_submission(given, {**of_submission, **common})
+
+    def _wait_for_ids(self, given: Mapping[str, Any], common: Mapping[str, Any]) -> HorsiesTrigger:
+        return HorsiesSensorTrigger(task_ids=task_ids_of(given["task_ids"]), **common)
+
+    def _wait_for_submission(self, given: Mapping[str, Any], common: Mapping[str, Any]) -> HorsiesTrigger:
+        return HorsiesSubmissionTrigger(**common)
 
     def _render_fields(self) -> dict[str, Any]:
         context, env = self._context(), template_env(native=self.render_template_as_native_obj)
         rendered = {name: self.render_template(self._given[name], context, env) for name in self.template_names}
         return {**self._given, **rendered}
+
+
+class HorsiesStartWorkflowSensorTrigger(HorsiesStartSensorTrigger):
+    """
+    Wait for workflows that were started elsewhere, and end the task instance.
+
+    :param fields: the arguments of the sensor, before their templates are rendered.
+    """
+
+    path = "airflow_horsies.operators.starting.HorsiesStartWorkflowSensorTrigger"
+    template_names: ClassVar[tuple[str, ...]] = ("workflow_ids", *HorsiesStartSensorTrigger.template_names[1:])
+
+    def _wait_for_ids(self, given: Mapping[str, Any], common: Mapping[str, Any]) -> HorsiesTrigger:
+        ids = task_ids_of(given["workflow_ids"], "workflow_ids")
+        return HorsiesWorkflowSensorTrigger(workflow_ids=ids, on_paused=given["on_paused"], **common)
+
+    def _wait_for_submission(self, given: Mapping[str, Any], common: Mapping[str, Any]) -> HorsiesTrigger:
+        return HorsiesWorkflowSubmissionTrigger(on_paused=given["on_paused"], **common)

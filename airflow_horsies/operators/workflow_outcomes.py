@@ -61,22 +61,24 @@ def failure_of_workflow(outcome: WorkflowOutcome, queue: str, *, fail_fast_codes
     """The exception for a workflow that ended FAILED. Its class decides whether Airflow retries."""
     code = code_of(outcome)
     return kind_of_failure(code, fail_fast_codes)(
-        f"The {describe_workflow(outcome)} failed{_describe_cause(outcome)} Its log is on the Horsies tab of the task "
-        f"instance.{_explain(outcome, queue)}",
+        f"The {describe_workflow(outcome)} failed{'' if outcome.failure else ':'} "
+        f"{end_sentence(describe_cause(outcome))} Its log is on the Horsies tab of the task instance."
+        f"{_explain(outcome, queue)}",
         task_id=outcome.id,
         queue=queue,
         error_code=code,
     )
 
 
-def _describe_cause(outcome: WorkflowOutcome) -> str:
+def describe_cause(outcome: WorkflowOutcome) -> str:
+    """Why it did not complete: the innermost node that failed, with its path and its error."""
     failure = outcome.failure
     error = outcome.error if failure is None else failure.error
-    text = end_sentence(describe_failure(code_of(outcome), error_message(error)))
+    text = describe_failure(code_of(outcome), error_message(error, outcome.state.lower()))
     if failure is None:
-        return f": {text}"
+        return text
     task = f"task {failure.task_name}" if failure.task_id is None else f"{failure.task_name}, task {failure.task_id}"
-    return f" at node {'/'.join(failure.path)} ({task}): {text}"
+    return f"at node {'/'.join(failure.path)} ({task}): {text}"
 
 
 def _explain(outcome: WorkflowOutcome, queue: str) -> str:

@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, ClassVar, TypeAlias
@@ -169,8 +169,11 @@ class HorsiesTrigger(BaseTrigger):
         places = {} if self.seen is None else await self._places_of_items(client)
         seen = {} if self.seen is None else self.seen
         task_log = TaskLog(self.log, task_ids, seen, numbered=self.numbers_tasks, places=places)
-        async with client.subscribe(task_ids, seen=self.seen) as waiter:
+        async with self._subscribe(client, task_ids) as waiter:
             return await self._wait(client, waiter, task_log)
+
+    def _subscribe(self, client: AsyncClient, ids: Collection[str]) -> AbstractAsyncContextManager[Any]:
+        return client.subscribe(ids, seen=self.seen)
 
     async def _wait(self, client: AsyncClient, waiter: AnyWaiter, task_log: Any) -> Reason:
         queue_deadline = self.queue_deadline

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Any, ClassVar
 
@@ -88,8 +89,11 @@ class HorsiesWorkflowTrigger(HorsiesTrigger):
 
     async def _watch(self, client: AsyncClient) -> Reason:
         log = self._make_log()
-        async with client.subscribe_workflows(self.task_ids) as waiter:
+        async with self._subscribe(client, self.task_ids) as waiter:
             return await self._wait(client, waiter, log)
+
+    def _subscribe(self, client: AsyncClient, ids: Collection[str]) -> AbstractAsyncContextManager[Any]:
+        return client.subscribe_workflows(ids)
 
     async def _wait_for_news(self, waiter: Any, until: datetime | None) -> None:
         if self.seen is None:
