@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
 
 from airflow_horsies.client.calls import Call, Scope, canonical_ids
-from airflow_horsies.client.settings import ClientSettings
 from airflow_horsies.client.waiting import POLL_SECONDS, workflow_timeout
 from airflow_horsies.client.workflow_calls import encode_graph
 from airflow_horsies.client.workflow_waiting import WorkflowWaiter
@@ -28,6 +27,7 @@ from airflow_horsies.exceptions import HorsiesError, TaskIdTaken, WorkflowNotPau
 from airflow_horsies.testing.workflows import new_workflow, outcome_of, status_of, view_of
 
 if TYPE_CHECKING:
+    from airflow_horsies.testing.client import FakeClient
     from airflow_horsies.testing.ledger import FakeLedger
     from airflow_horsies.testing.memory import Memory
     from airflow_horsies.testing.plan import NewTask
@@ -42,19 +42,12 @@ class FakeWorkflows:
     memory: Memory
     ledger: FakeLedger
 
-    @property
-    def settings(self) -> ClientSettings:
-        raise NotImplementedError
-
-    @property
-    def namespace(self) -> str:
-        raise NotImplementedError
-
-    def drive(self, call: Call[T]) -> T:
-        raise NotImplementedError
-
-    def _submit(self, tasks: list[NewTask], task_instance: TaskInstanceKey, tried: AirflowTry) -> list[SubmitResult]:
-        raise NotImplementedError
+    if TYPE_CHECKING:
+        # Those of the client.
+        def drive(self, call: Call[T]) -> T: ...
+        def _submit(
+            self, tasks: list[NewTask], task_instance: TaskInstanceKey, tried: AirflowTry
+        ) -> list[SubmitResult]: ...
 
     def start_workflow(self, graph: Graph, *, workflow_id: str | None = None) -> str:
         given = None if workflow_id is None else require_task_id(workflow_id)
@@ -147,7 +140,7 @@ class FakeWorkflows:
 class FakeAsyncWorkflows:
     """The methods of FakeAsyncClient on workflows."""
 
-    client: FakeWorkflows
+    client: FakeClient
 
     async def start_workflow(self, graph: Graph, *, workflow_id: str | None = None) -> str:
         return self.client.start_workflow(graph, workflow_id=workflow_id)

@@ -123,7 +123,10 @@ def _operators() -> Iterator[str]:
     yield from _class(HorsiesWorkflowOperator, GraphOperator, WaitingOperator)
     yield from _class(HorsiesGraphOperator)
     yield from _class(HorsiesCancelOperator)
-    yield f"All but HorsiesCancelOperator have the extra link `{HorsiesAttemptsLink.name}`, which leads to the attempts of the task.\n"
+    yield (
+        f"All but HorsiesCancelOperator have the extra link `{HorsiesAttemptsLink.name}`, which leads to the attempts "
+        "of the task.\n"
+    )
     yield "## Sensors\n"
     yield "From `airflow_horsies.sensors`.\n"
     yield from _class(HorsiesSensor, _WorkSensor, _DeferrableSensor)
