@@ -23,6 +23,7 @@ ANSWER_SECONDS = 3.5
 ASYNC_ANSWER_SECONDS = 20.0
 # A user marked, cleared or deleted it, or it has ended: nothing waits for its work any more.
 GIVEN_UP = frozenset({"failed", "success", "skipped", "removed", "upstream_failed", "restarting"})
+AT_WORK = frozenset({"running", "deferred"})
 ENDED = frozenset({"failed", "success", "skipped", "removed", "upstream_failed"})
 
 
@@ -45,6 +46,11 @@ class InstanceState:
     def is_given_up_by_trigger(self) -> bool:
         """As is_given_up, for a deferred task instance: it has no state after a clear, and is never orphaned."""
         return self.is_given_up or self.state is None
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether it waits for its work or has ended, and is not about to submit again."""
+        return self.has_ended or (self.exists and self.state in AT_WORK)
 
     @property
     def has_ended(self) -> bool:

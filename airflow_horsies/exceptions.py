@@ -24,6 +24,7 @@ HorsiesError
 │   │   └── WorkerLost            FAILED, because its worker died or stopped answering
 │   ├── TaskCancelled         CANCELLED
 │   ├── TaskExpired           EXPIRED
+│   ├── WorkflowPaused        PAUSED, and the Airflow task does not wait for it to go on
 │   ├── QueueNotServed        no live worker serves its queue
 │   ├── BatchFailed           too many tasks of a batch did not complete
 │   └── WaitTimeout           not finished within the caller's timeout
@@ -163,6 +164,10 @@ class TaskCancelled(TaskError):
 
 class TaskExpired(TaskError):
     """The task ended EXPIRED."""
+
+
+class WorkflowPaused(TaskError):
+    """The workflow, or one inside it, is paused; ``task_id`` is the id of the workflow."""
 
 
 class QueueNotServed(TaskError):

@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow_horsies.core.attempts import LOST, ShownAttempt, Source, recorded_attempts
 from airflow_horsies.core.log import Progress
-from airflow_horsies.core.task import AttemptRecord, TaskView
+from airflow_horsies.core.task import AttemptRecord, TaskFailure, TaskView
 
 MAX_MESSAGE_CHARS = 500
 
@@ -57,10 +57,22 @@ def one_line(text: str) -> str:
     return line if len(line) <= MAX_MESSAGE_CHARS else f"{line[: MAX_MESSAGE_CHARS - 1]}…"
 
 
+def describe_failure(code: str | None, message: str) -> str:
+    """The code and the message of an error, in one line."""
+    return one_line(f"{code}: {message}" if code else message)
+
+
 def failure_message(task: TaskView) -> str:
     """Why a task did not complete, without its code."""
-    failure = task.result.error if task.result else None
-    message = (failure.message if failure else None) or task.failed_reason or task.state.lower()
+    return error_message(task.result.error if task.result else None, task.failed_reason or task.state.lower())
+
+
+def error_message(failure: TaskFailure | None, otherwise: str = "no message") -> str:
+    """What an error says, without its code.
+
+    :param otherwise: if it says nothing.
+    """
+    message = (failure.message if failure else None) or otherwise
     exception = failure.exception if failure else None
     if exception is not None and exception.message and exception.message not in message:
         return f"{exception.type}: {exception.message}"

@@ -22,6 +22,14 @@ class WorkKind(StrEnum):
     WORKFLOW = "WORKFLOW"
 
 
+class OnPaused(StrEnum):
+    """What an Airflow task does when its workflow is paused."""
+
+    WAIT = "wait"
+    FAIL = "fail"
+    CANCEL = "cancel"
+
+
 class WorkflowState(StrEnum):
     """The states of a horsies workflow."""
 

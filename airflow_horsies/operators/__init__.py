@@ -1,10 +1,21 @@
-"""Operators that send tasks to horsies, wait for them, and report their outcome to Airflow."""
+"""Operators that send tasks and workflows to horsies, wait for them, and report their outcome to Airflow."""
 
 from __future__ import annotations
 
 from airflow_horsies.operators.base import HorsiesTaskOperator
 from airflow_horsies.operators.batch import HorsiesBatchOperator
 from airflow_horsies.operators.cancel import HorsiesCancelOperator
+from airflow_horsies.operators.graph import HorsiesGraphOperator
 from airflow_horsies.operators.task import XCOM_TASK_ID, HorsiesOperator
+from airflow_horsies.operators.workflow import XCOM_WORKFLOW_ID, HorsiesWorkflowOperator
 
-__all__ = ["XCOM_TASK_ID", "HorsiesBatchOperator", "HorsiesCancelOperator", "HorsiesOperator", "HorsiesTaskOperator"]
+__all__ = [
+    "XCOM_TASK_ID",
+    "XCOM_WORKFLOW_ID",
+    "HorsiesBatchOperator",
+    "HorsiesCancelOperator",
+    "HorsiesGraphOperator",
+    "HorsiesOperator",
+    "HorsiesTaskOperator",
+    "HorsiesWorkflowOperator",
+]

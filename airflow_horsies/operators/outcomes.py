@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException, AirflowTaskTimeout
 
 from airflow_horsies.core.task import CancelOutcome, TaskView
-from airflow_horsies.core.wording import failure_message, one_line
+from airflow_horsies.core.wording import describe_failure, failure_message
 from airflow_horsies.exceptions import (
     BatchFailed,
     HorsiesError,
@@ -30,6 +30,8 @@ NON_RETRYABLE_CODES = frozenset(
         "BAD_INPUT",
         "RESULT_TOO_LARGE",
         "RESULT_NOT_JSON",
+        "WORKFLOW_NOT_REGISTERED",
+        "SUBWORKFLOW_LOAD_FAILED",
     }
 )
 WORKER_LOST_CODES = frozenset({"WORKER_CRASHED"})
@@ -49,18 +51,20 @@ class TaskTimedOut(WaitTimeout, AirflowTaskTimeout):
 
 def failure_of(task: TaskView, *, fail_fast_codes: Collection[str] = ()) -> TaskFailed:
     """The exception for a task that ended FAILED. Its class decides whether Airflow retries."""
-    kind: type[TaskFailed] = TaskFailed
-    if task.error_code in WORKER_LOST_CODES:
-        kind = WorkerLost
-    if task.error_code in NON_RETRYABLE_CODES or task.error_code in fail_fast_codes:
-        kind = TaskFailedForGood
-    return kind(
+    return kind_of_failure(task.error_code, fail_fast_codes)(
         f"The {describe_task(task)} failed after {plural(len(task.attempts), 'attempt')}: "
         f"{end_sentence(failure_text(task))} Its log is on the Horsies tab of the task instance.",
         task_id=task.id,
         queue=task.queue,
         error_code=task.error_code,
     )
+
+
+def kind_of_failure(code: str | None, fail_fast_codes: Collection[str]) -> type[TaskFailed]:
+    """The class of the exception for an error code: it decides whether Airflow retries."""
+    if code in NON_RETRYABLE_CODES or code in fail_fast_codes:
+        return TaskFailedForGood
+    return WorkerLost if code in WORKER_LOST_CODES else TaskFailed
 
 
 def value_of(task: TaskView) -> Any:
@@ -95,10 +99,6 @@ def contains_nul(value: Any) -> bool:
 def failure_text(task: TaskView) -> str:
     """The code and the message of the error, in one line."""
     return describe_failure(task.error_code, failure_message(task))
-
-
-def describe_failure(code: str | None, message: str) -> str:
-    return one_line(f"{code}: {message}" if code else message)
 
 
 def expiry_of(task: TaskView) -> TaskExpired:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from math import isfinite
 from typing import Any
 
 from airflow.providers.common.compat.sdk import Context
 
+from airflow_horsies.core.graph import Ref
 from airflow_horsies.core.spec import RetryPolicy, TaskSpec
 from airflow_horsies.core.validation import require_task_id
 from airflow_horsies.exceptions import InvalidTask
@@ -51,6 +54,34 @@ def validate_untemplated(**fields: Any) -> None:
     if "retry_policy" in given:
         given["retry_policy"] = policy_of(given["retry_policy"])
     TaskSpec(**{"task_name": "to be rendered", **given})
+
+
+def validate_json(name: str, value: Any) -> None:
+    """Check when the DAG is parsed that arguments can become JSON. What Airflow or a template resolves later is left
+    out.
+
+    :param name: what contains them, for the message.
+    """
+    match value:
+        case Ref():
+            problem = f"contains ref({value.node!r}). A reference must be a whole argument of node()"
+        case set() | frozenset() | bytes() | bytearray() | date() | time() | timedelta() | Decimal() | complex():
+            problem = f"is of type {type(value).__name__}, which JSON cannot represent. Pass text, a number or a list"
+        case float() if not isfinite(value):
+            problem = f"is {value!r}, which JSON cannot represent. Pass None or a string"
+        case Mapping():
+            for key, item in value.items():
+                if not isinstance(key, str):
+                    raise InvalidTask(name, f"has the key {key!r}. Use strings as keys")
+                validate_json(f"{name}.{key}", item)
+            return
+        case list() | tuple():
+            for number, item in enumerate(value):
+                validate_json(f"{name}[{number}]", item)
+            return
+        case _:
+            return
+    raise InvalidTask(name, problem)
 
 
 def integer(name: str, value: Any) -> int:
@@ -103,15 +134,19 @@ def _dag_run_deadline(context: Context) -> datetime:
     return deadline
 
 
-def task_ids_of(value: Any) -> list[str]:
-    """Task ids as an author passes them or a template renders them: one id, a list, or the text of a list."""
+def task_ids_of(value: Any, name: str = "task_ids") -> list[str]:
+    """Ids as an author passes them or a template renders them: one id, a list, or the text of a list.
+
+    :param name: of the parameter, for a message.
+    """
+    noun = name.removesuffix("_ids")
     if isinstance(value, str) and value.lstrip().startswith("["):
         try:
             value = ast.literal_eval(value.strip())
         except (ValueError, SyntaxError):
-            raise InvalidTask("task_ids", f"must be a list of task ids, not {value[:200]!r}") from None
+            raise InvalidTask(name, f"must be a list of {noun} ids, not {value[:200]!r}") from None
     if isinstance(value, str):
         value = [value.strip()]
     if not isinstance(value, Iterable) or isinstance(value, Mapping | bytes):
-        raise InvalidTask("task_ids", f"must be the id of a horsies task or a list of ids, not {value!r}")
-    return list(dict.fromkeys(require_task_id(task_id) for task_id in value))
+        raise InvalidTask(name, f"must be the id of a horsies {noun} or a list of ids, not {value!r}")
+    return list(dict.fromkeys(require_task_id(one) for one in value))

@@ -18,16 +18,23 @@ from airflow_horsies.airflow_instance import instance_of, traced_try
 from airflow_horsies.borrowed.airflow import complete_task, delete_result, push_result, template_env
 from airflow_horsies.client.async_client import AsyncClient
 from airflow_horsies.client.threads import Threads
-from airflow_horsies.operators.base import ATTEMPTS_LINK, HorsiesTaskOperator
 from airflow_horsies.operators.batch import HorsiesBatchOperator
+from airflow_horsies.operators.graph import HorsiesGraphOperator
 from airflow_horsies.operators.rendering import integer, task_ids_of
 from airflow_horsies.operators.task import HorsiesOperator
+from airflow_horsies.operators.waiting import ATTEMPTS_LINK, WaitingOperator
 from airflow_horsies.operators.worker_free import decode_fields
+from airflow_horsies.operators.workflow import HorsiesWorkflowOperator
 from airflow_horsies.triggers.base import HorsiesTrigger, Reason
 from airflow_horsies.triggers.sensing import HorsiesSensorTrigger, HorsiesSubmissionTrigger
-from airflow_horsies.triggers.task_log import TaskLog
+from airflow_horsies.triggers.workflow_sensing import HorsiesWorkflowSensorTrigger, HorsiesWorkflowSubmissionTrigger
 
-KINDS: Mapping[str, type[HorsiesTaskOperator]] = {"task": HorsiesOperator, "batch": HorsiesBatchOperator}
+KINDS: Mapping[str, type[WaitingOperator]] = {
+    "task": HorsiesOperator,
+    "batch": HorsiesBatchOperator,
+    "workflow": HorsiesWorkflowOperator,
+    "graph": HorsiesGraphOperator,
+}
 # The trigger applies the time-out of a sensor itself, this long before Airflow does.
 TRIGGERER_GRACE = timedelta(seconds=60)
 # Tasks that start do not keep those that end from storing their values.
@@ -198,16 +205,10 @@ class HorsiesStartTrigger(StartTrigger):
         push_result(ti, value, self.log)
 
     async def _show_last_lines(self, client: AsyncClient) -> None:
-        waiting = self._waiting
-        if waiting is None or waiting.seen is None or not self._operator._sent_ids:
-            return
-        places = await waiting._places_of_items(client)
-        numbered = self._operator.numbers_tasks
-        await TaskLog(self.log, self._operator._sent_ids, waiting.seen, numbered=numbered, places=places).finish_async(
-            client
-        )
+        if self._waiting is not None:
+            await self._waiting.show_last_lines(client, self._operator._sent_ids)
 
-    def _prepare(self) -> tuple[HorsiesTaskOperator, Any, Any]:
+    def _prepare(self) -> tuple[WaitingOperator, Any, Any]:
         """The operator with rendered templates. Not on the event loop, because a template may ask for a Variable."""
         context = self._context()
         complete_task(context["ti"])
@@ -253,20 +254,44 @@ class HorsiesStartSensorTrigger(StartTrigger):
         }
         self.deadline = common["deadline"]
         if given["external_dag_id"] is None:
-            return HorsiesSensorTrigger(task_ids=task_ids_of(given["task_ids"]), **common)
-        return HorsiesSubmissionTrigger(
-            task_instance={
+            return self._wait_for_ids(given, common)
+        of_submission = {
+            "task_instance": {
                 "dag_id": given["external_dag_id"],
                 "run_id": given["external_run_id"],
                 "task_id": given["external_task_id"],
                 "map_index": integer("external_map_index", given["external_map_index"]),
             },
-            allowed_states=given["allowed_states"],
-            poll_seconds=given["poll_seconds"],
-            **common,
-        )
+            "allowed_states": given["allowed_states"],
+            "poll_seconds": given["poll_seconds"],
+        }
+        return self._wait_for_submission(given, {**of_submission, **common})
+
+    def _wait_for_ids(self, given: Mapping[str, Any], common: Mapping[str, Any]) -> HorsiesTrigger:
+        return HorsiesSensorTrigger(task_ids=task_ids_of(given["task_ids"]), **common)
+
+    def _wait_for_submission(self, given: Mapping[str, Any], common: Mapping[str, Any]) -> HorsiesTrigger:
+        return HorsiesSubmissionTrigger(**common)
 
     def _render_fields(self) -> dict[str, Any]:
         context, env = self._context(), template_env(native=self.render_template_as_native_obj)
         rendered = {name: self.render_template(self._given[name], context, env) for name in self.template_names}
         return {**self._given, **rendered}
+
+
+class HorsiesStartWorkflowSensorTrigger(HorsiesStartSensorTrigger):
+    """
+    Wait for workflows that were started elsewhere, and end the task instance.
+
+    :param fields: the arguments of the sensor, before their templates are rendered.
+    """
+
+    path = "airflow_horsies.operators.starting.HorsiesStartWorkflowSensorTrigger"
+    template_names: ClassVar[tuple[str, ...]] = ("workflow_ids", *HorsiesStartSensorTrigger.template_names[1:])
+
+    def _wait_for_ids(self, given: Mapping[str, Any], common: Mapping[str, Any]) -> HorsiesTrigger:
+        ids = task_ids_of(given["workflow_ids"], "workflow_ids")
+        return HorsiesWorkflowSensorTrigger(workflow_ids=ids, on_paused=given["on_paused"], **common)
+
+    def _wait_for_submission(self, given: Mapping[str, Any], common: Mapping[str, Any]) -> HorsiesTrigger:
+        return HorsiesWorkflowSubmissionTrigger(on_paused=given["on_paused"], **common)

@@ -7,8 +7,9 @@ from typing import Any
 
 from airflow_horsies.core.batch import ItemView, count_states
 from airflow_horsies.core.task import TaskState, TaskView
+from airflow_horsies.core.wording import describe_failure
 from airflow_horsies.operators.base import MAX_LOGGED_ITEMS
-from airflow_horsies.operators.outcomes import describe_failure, require_storable
+from airflow_horsies.operators.outcomes import require_storable
 
 
 class BatchSummary:

@@ -25,22 +25,25 @@ MAX_FIELDS_BYTES = 1024 * 1024
 INSTEAD = "Set deferrable=True instead of worker_free=True"
 FAILED_BY_TRIGGERER = "__fail__"
 START_TRIGGER = "airflow_horsies.operators.starting.HorsiesStartTrigger"
-# The parameters that a triggerer needs to send a task and to wait for it.
-START_FIELDS = (
-    "task_name",
+# The parameters that a triggerer needs to wait, and to send a task.
+WAITING_FIELDS = (
     "horsies_queue",
     "priority",
-    "horsies_retry_policy",
     "good_until",
-    "delay",
-    "timeout",
-    "retention",
-    "retain_input",
     "wait_for_completion",
     "cancel_on_kill",
     "queue_timeout",
     "show_logs",
     "horsies_conn_id",
+)
+START_FIELDS = (
+    *WAITING_FIELDS,
+    "task_name",
+    "horsies_retry_policy",
+    "delay",
+    "timeout",
+    "retention",
+    "retain_input",
 )
 
 

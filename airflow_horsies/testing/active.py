@@ -11,7 +11,7 @@ from airflow_horsies.client.client import Client
 from airflow_horsies.client.settings import ClientSettings
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.links import HorsiesAttemptsLink
-from airflow_horsies.operators.base import HorsiesTaskOperator
+from airflow_horsies.operators.waiting import WaitingOperator
 from airflow_horsies.testing.async_client import FakeAsyncClient
 from airflow_horsies.testing.client import FakeClient, make_settings
 from airflow_horsies.testing.running import FakeTaskInstance
@@ -93,7 +93,7 @@ def _push(link: HorsiesAttemptsLink, context: Any) -> None:
         _originals[HorsiesAttemptsLink, "push"](link, context)
 
 
-def _defer_at(operator: HorsiesTaskOperator) -> datetime | None:
+def _defer_at(operator: WaitingOperator) -> datetime | None:
     """A deferrable task always defers in a test, so that its trigger and execute_complete run."""
     return datetime.now(UTC) if operator.deferrable else None
 
@@ -107,5 +107,5 @@ FAKES: dict[tuple[type[Any], str], Any] = {
     (HorsiesHook, "async_client"): _async_client,
     (HorsiesHook, "settings"): property(_settings),
     (HorsiesAttemptsLink, "push"): _push,
-    (HorsiesTaskOperator, "_defer_at"): _defer_at,
+    (WaitingOperator, "_defer_at"): _defer_at,
 }

@@ -23,11 +23,12 @@ from airflow_horsies.core.submission import (
     latest_task_ids,
 )
 from airflow_horsies.core.task import LIVE_STATES, CancelOutcome, TaskState, TaskView
-from airflow_horsies.testing.client import FakeClient, endless
+from airflow_horsies.testing.client import FakeClient
 from airflow_horsies.testing.memory import Memory
+from airflow_horsies.testing.workflow_clients import FakeAsyncWorkflows, endless
 
 
-class FakeAsyncClient(AsyncClient):
+class FakeAsyncClient(FakeAsyncWorkflows, AsyncClient):
     """
     The asynchronous counterpart of FakeClient: the client of triggers in a test.
 

@@ -48,6 +48,7 @@ from airflow_horsies.testing.ledger import FakeLedger
 from airflow_horsies.testing.memory import Memory
 from airflow_horsies.testing.outcomes import WORKER_ID
 from airflow_horsies.testing.plan import NewTask
+from airflow_horsies.testing.workflow_clients import FakeWorkflows, endless
 
 NAMESPACE = "testing"
 
@@ -74,7 +75,7 @@ def make_settings(name: str = "FakeHorsies", *, namespace: str | None = None) ->
     )
 
 
-class FakeClient(Client):
+class FakeClient(FakeWorkflows, Client):
     """
     The client behind :class:`~airflow_horsies.hook.HorsiesHook` in a test. It has the methods of the real one. Those
     that run SQL raise an error. Nothing sleeps: a task has ended as soon as it is read, and a wait for a task that
@@ -193,10 +194,13 @@ class FakeClient(Client):
 
     def read_tasks(self, task_ids: Iterable[str]) -> dict[str, TaskView]:
         found = {task_id: self.memory.look(task_id) for task_id in canonical_ids(task_ids)}
-        return {task_id: task for task_id, task in found.items() if task is not None}
+        known = {task_id: task for task_id, task in found.items() if task is not None}
+        return {task_id: task for task_id, task in known.items() if not self.memory.is_workflow(task_id)}
 
     def read_outlines(self, task_ids: Iterable[str]) -> dict[str, TaskView]:
-        return self.read_tasks(task_ids)
+        # Also those of the first nodes of workflows, for which the workflows stand.
+        found = {task_id: self.memory.look(task_id) for task_id in canonical_ids(task_ids)}
+        return {task_id: task for task_id, task in found.items() if task is not None}
 
     def read_states(self, task_ids: Iterable[str]) -> dict[str, TaskState]:
         return {task_id: task.state for task_id, task in self.read_tasks(task_ids).items()}
@@ -380,10 +384,3 @@ class FakeClient(Client):
 
     def carry_out_requests(self) -> int:
         return 0
-
-
-def endless(task: TaskView) -> HorsiesError:
-    return HorsiesError(
-        f"The horsies task {task.task_name!r} does not end in this test, and the wait for it has no time-out. Set "
-        "execution_timeout or queue_timeout on the Airflow task, or declare that the horsies task ends."
-    )

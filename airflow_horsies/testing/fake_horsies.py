@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, Self
 from weakref import WeakKeyDictionary
 
+from airflow_horsies.core.graph import Graph
 from airflow_horsies.core.log import Progress
 from airflow_horsies.core.spec import TaskSpec
 from airflow_horsies.core.task import TaskFailure, TaskState, TaskView
@@ -17,7 +18,7 @@ from airflow_horsies.testing.client import FakeClient
 from airflow_horsies.testing.ledger import FakeLedger
 from airflow_horsies.testing.memory import Memory, make_queue
 from airflow_horsies.testing.outcomes import Outcome, as_json
-from airflow_horsies.testing.plan import Declared, Plan
+from airflow_horsies.testing.plan import Declared, NewTask, Plan
 
 
 class FakeHorsies:
@@ -143,6 +144,119 @@ class FakeHorsies:
         """
         self._declare(task_name, kwargs, Outcome(state=TaskState.RUNNING))
 
+    # -- how workflows end --------------------------------------------------------------------------------------------
+
+    def workflow_returns(
+        self, name: str, value: Any | Callable[..., Any] = None, *, kwargs: Mapping[str, Any] | None = None
+    ) -> None:
+        """
+        Workflows of this name complete. The nodes do not run: declare only the workflow.
+
+        .. code-block:: python
+
+            horsies.workflow_returns("flights.month", {"flights": 28834})
+
+        :param name: the key of a registered workflow, or the name of a graph, which is the id of its Airflow task.
+        :param value: the JSON value it returns, or a function that is called with the parameters of a registered
+            workflow.
+        :param kwargs: only registered workflows with these parameters, among others. The last matching declaration
+            applies.
+        """
+        self._declare(name, kwargs, Outcome(value=_checked(value)), is_workflow=True)
+
+    def workflow_fails(
+        self,
+        name: str,
+        error_code: str,
+        message: str = "",
+        *,
+        node: str | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        times: int | None = None,
+        then: Any | Callable[..., Any] = None,
+    ) -> None:
+        """
+        Workflows of this name fail.
+
+        .. code-block:: python
+
+            horsies.workflow_fails("flights.month", "BAD_INPUT", "There is no such month.", node="load/parse")
+
+        :param name: the key of a registered workflow, or the name of a graph.
+        :param error_code: the error code of the failure.
+        :param message: its message.
+        :param node: the node that fails, with the names of the nodes that lead to it.
+        :param kwargs: only registered workflows with these parameters, among others.
+        :param times: how many workflows with the same arguments fail; None is all of them.
+        :param then: the value of the next one.
+        """
+        require_error_code("error_code", error_code)
+        failure = TaskFailure(error_code=error_code, message=message or None)
+        outcome = Outcome(value=_checked(then), failure=failure, failures=times, node=node)
+        self._declare(name, kwargs, outcome, is_workflow=True)
+
+    def workflow_expires(self, name: str, *, kwargs: Mapping[str, Any] | None = None) -> None:
+        """
+        No worker starts workflows of this name by their ``good_until``: ``horsies.workflow_expires("flights.month")``.
+
+        :param name: the key of a registered workflow, or the name of a graph.
+        :param kwargs: only registered workflows with these parameters, among others.
+        """
+        failure = TaskFailure(error_code="TASK_EXPIRED", message=None)
+        self._declare(name, kwargs, Outcome(failure=failure, failures=None, never_starts=True), is_workflow=True)
+
+    def workflow_is_cancelled(self, name: str, *, kwargs: Mapping[str, Any] | None = None) -> None:
+        """
+        Somebody cancels workflows of this name: ``horsies.workflow_is_cancelled("flights.month")``.
+
+        :param name: the key of a registered workflow, or the name of a graph.
+        :param kwargs: only registered workflows with these parameters, among others.
+        """
+        self._declare(name, kwargs, Outcome(state=TaskState.CANCELLED), is_workflow=True)
+
+    def workflow_is_paused(
+        self,
+        name: str,
+        then: Any | Callable[..., Any] = None,
+        *,
+        error_code: str | None = None,
+        node: str | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        """
+        Workflows of this name are paused until they are resumed, cancelled or declared again.
+
+        .. code-block:: python
+
+            horsies.workflow_is_paused("flights.month", {"flights": 28834}, error_code="BAD_INPUT", node="load/parse")
+
+        A wait for such a workflow does not sleep: it times out at once.
+
+        :param name: the key of a registered workflow, or the name of a graph.
+        :param then: what it returns after somebody resumed it.
+        :param error_code: the error code of the node that failed and so paused it; None if a user paused it.
+        :param node: that node, with the names of the nodes that lead to it.
+        :param kwargs: only registered workflows with these parameters, among others.
+        """
+        failure = None
+        if error_code is not None:
+            require_error_code("error_code", error_code)
+            failure = TaskFailure(error_code=error_code, message=None)
+        outcome = Outcome(value=_checked(then), failure=failure, state=TaskState.RUNNING, node=node, is_paused=True)
+        self._declare(name, kwargs, outcome, is_workflow=True)
+
+    def workflow_never_ends(self, name: str, *, kwargs: Mapping[str, Any] | None = None) -> None:
+        """
+        Workflows of this name run until they are cancelled or declared again:
+        ``horsies.workflow_never_ends("flights.month")``.
+
+        A wait for such a workflow does not sleep: it times out at once.
+
+        :param name: the key of a registered workflow, or the name of a graph.
+        :param kwargs: only registered workflows with these parameters, among others.
+        """
+        self._declare(name, kwargs, Outcome(state=TaskState.RUNNING), is_workflow=True)
+
     # -- logs, progress and queues -----------------------------------------------------------------------------------
 
     def logs(self, task_name: str, lines: Sequence[str], *, level: str = "INFO") -> None:
@@ -188,7 +302,7 @@ class FakeHorsies:
 
         :param task_name: the name under which the task is registered on the workers.
         """
-        return [dict(task.kwargs) for _, task in self._plan.sent if task.spec.task_name == task_name]
+        return [dict(task.kwargs) for _, task in self._tasks(task_name)]
 
     def specs(self, task_name: str) -> list[TaskSpec]:
         """
@@ -201,7 +315,7 @@ class FakeHorsies:
 
         :param task_name: the name under which the task is registered on the workers.
         """
-        return [task.spec for _, task in self._plan.sent if task.spec.task_name == task_name]
+        return [task.spec for _, task in self._tasks(task_name)]
 
     def tasks(self, task_name: str) -> list[TaskView]:
         """
@@ -214,7 +328,32 @@ class FakeHorsies:
 
         :param task_name: the name under which the task is registered on the workers.
         """
-        return [memory.tasks[task.id] for memory, task in self._plan.sent if task.spec.task_name == task_name]
+        return [memory.tasks[task.id] for memory, task in self._tasks(task_name)]
+
+    def started(self, workflow: str) -> list[dict[str, Any]]:
+        """
+        The parameters of each registered workflow of this name, in the order of starting.
+
+        .. code-block:: python
+
+            assert horsies.started("flights.month") == [{"year": 2013, "month": 1}]
+
+        :param workflow: the key of the registered workflow.
+        """
+        return [dict(task.kwargs) for _, task in self._plan.sent if task.graph and task.spec.task_name == workflow]
+
+    def graphs(self, name: str) -> list[Graph]:
+        """
+        What was started of workflows of this name: their nodes with arguments, queues and deadlines.
+
+        .. code-block:: python
+
+            (graph,) = horsies.graphs("sales")
+            assert graph.nodes["fetch"].kwargs == {"day": "2026-01-01"}
+
+        :param name: the key of a registered workflow, or the name of a graph.
+        """
+        return [task.graph for _, task in self._plan.sent if task.graph and task.spec.task_name == name]
 
     # -- internals ---------------------------------------------------------------------------------------------------
 
@@ -230,14 +369,21 @@ class FakeHorsies:
                 self._clients[hook] = FakeClient(hook.settings, memory=ledger.memory, ledger=ledger)
             return self._clients[hook]
 
+    def _tasks(self, name: str) -> list[tuple[Memory, NewTask]]:
+        return [(memory, task) for memory, task in self._plan.sent if not task.graph and task.spec.task_name == name]
+
     def _find_ledger(self, conn_id: str) -> FakeLedger:
         with self._plan.lock:
             if conn_id not in self._ledgers:
                 self._ledgers[conn_id] = FakeLedger(Memory(self._plan))
             return self._ledgers[conn_id]
 
-    def _declare(self, task_name: str, kwargs: Mapping[str, Any] | None, outcome: Outcome) -> None:
-        declared = Declared(task_name=task_name, kwargs=as_json(dict(kwargs or {})), outcome=outcome)
+    def _declare(
+        self, name: str, kwargs: Mapping[str, Any] | None, outcome: Outcome, *, is_workflow: bool = False
+    ) -> None:
+        declared = Declared(
+            task_name=name, kwargs=as_json(dict(kwargs or {})), outcome=outcome, is_workflow=is_workflow
+        )
         with self._plan.lock:
             self._plan.declared.append(declared)
 

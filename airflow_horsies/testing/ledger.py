@@ -26,6 +26,7 @@ from airflow_horsies.client.rules import (
 from airflow_horsies.core.chunk import CHUNK_SUFFIX
 from airflow_horsies.core.submission import AirflowTry, OnClear, Submission, SubmitResult, TaskInstanceKey
 from airflow_horsies.core.task import CancelOutcome, TaskState
+from airflow_horsies.core.workflow import WorkKind
 from airflow_horsies.testing.memory import Memory
 from airflow_horsies.testing.plan import NewTask, locked
 
@@ -379,6 +380,7 @@ def _make_submission(request: Request, submitter: Submitter, life: int, round_: 
         good_until=spec.good_until,
         submitted_at=datetime.now(UTC),
         base_url=submitter.base_url,
+        kind=WorkKind.TASK if request.task.graph is None else WorkKind.WORKFLOW,
     )
 
 

@@ -32,8 +32,8 @@ from airflow_horsies.core.task import (
     TaskView,
     require_states,
 )
-from airflow_horsies.exceptions import TaskNotFound
-from airflow_horsies.testing.outcomes import play, records_of
+from airflow_horsies.exceptions import TaskNotFound, WorkflowNotFound
+from airflow_horsies.testing.outcomes import Outcome, play, records_of, resumed
 from airflow_horsies.testing.plan import NewTask, Plan, UndeclaredTask, locked
 
 
@@ -54,6 +54,9 @@ class Memory:
         # The items of each chunk, which are tasks here, and the chunk and number of each of them.
         self.chunks: dict[str, list[str]] = {}
         self.chunk_of: dict[str, tuple[str, int]] = {}
+        # Workflows that a user paused, and those that were resumed.
+        self.paused: set[str] = set()
+        self.resumed: set[str] = set()
         self._looked_at: set[str] = set()
 
     # -- sending -----------------------------------------------------------------------------------------------------
@@ -168,10 +171,38 @@ class Memory:
             return task
         work = new.encoded.work
         failures = self.plan.failures
-        task = play(task, new.spec.retry_policy, self.plan.outcome_of(new), failed_before=failures[work])
+        task = play(task, new.spec.retry_policy, self.declared_of(new), failed_before=failures[work])
         failures[work] += sum(attempt.outcome == "FAILED" for attempt in task.attempts)
         self._keep(task)
         return task
+
+    def declared_of(self, new: NewTask) -> Outcome:
+        """The declared outcome; of a workflow that was paused, what comes after somebody resumed it."""
+        declared = self.plan.outcome_of(new)
+        return resumed(declared) if declared.is_paused and new.id in self.resumed else declared
+
+    @locked
+    def look_at_workflow(self, workflow_id: str, *, has_time: bool = True) -> tuple[TaskView, NewTask, Outcome, bool]:
+        """The task that stands for a workflow, what was started, how it is declared, and whether it is paused;
+        WorkflowNotFound if there is none.
+
+        :param has_time: False for a wait without time: a workflow that nobody has looked at yet has not ended.
+        """
+        new = self.sent.get(workflow_id)
+        if new is None or new.graph is None:
+            raise WorkflowNotFound(
+                f"Workflow {workflow_id} does not exist: this test has not started it on this connection. Check the id "
+                "and the connection.",
+                task_id=workflow_id,
+            )
+        task = self.read_task(workflow_id) if has_time else self.glance(workflow_id)
+        declared = self.declared_of(new)
+        is_paused = task.state is TaskState.RUNNING and (declared.is_paused or workflow_id in self.paused)
+        return task, new, declared, is_paused
+
+    def is_workflow(self, task_id: str) -> bool:
+        new = self.sent.get(task_id)
+        return new is not None and new.graph is not None
 
     @locked
     def glance(self, task_id: str) -> TaskView:

@@ -32,12 +32,23 @@ class Outcome:
     :param failure: the failure of an attempt that fails.
     :param failures: how many attempts of the same work fail before one returns; None is all of them.
     :param state: the state in which the task stays or ends without an attempt.
+    :param node: of a workflow, the path of the node that fails.
+    :param never_starts: of a workflow, that its first node fails.
+    :param is_paused: of a workflow, that it is paused until somebody resumes it.
     """
 
     value: Any = None
     failure: TaskFailure | None = None
     failures: int | None = 0
     state: TaskState | None = None
+    node: str | None = None
+    never_starts: bool = False
+    is_paused: bool = False
+
+
+def resumed(declared: Outcome) -> Outcome:
+    """What becomes of a paused workflow once somebody resumes it."""
+    return replace(declared, state=None, failure=None, is_paused=False)
 
 
 def play(task: TaskView, policy: RetryPolicy | None, outcome: Outcome, *, failed_before: int) -> TaskView:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from airflow_horsies.client.rules import EncodedTask
 from airflow_horsies.core.cluster import QueueDepth
+from airflow_horsies.core.graph import Graph
 from airflow_horsies.core.log import Progress
 from airflow_horsies.core.spec import TaskSpec
 from airflow_horsies.core.task import TaskState
@@ -38,6 +39,8 @@ class NewTask:
     spec: TaskSpec
     kwargs: Mapping[str, Any]
     encoded: EncodedTask
+    # Of a workflow, which is kept as a task.
+    graph: Graph | None = None
 
     @property
     def id(self) -> str:
@@ -55,8 +58,11 @@ class Declared:
     task_name: str
     kwargs: Mapping[str, Any]
     outcome: Outcome
+    is_workflow: bool = False
 
     def covers(self, task: NewTask) -> bool:
+        if self.is_workflow is not (task.graph is not None):
+            return False
         return task.spec.task_name == self.task_name and self.kwargs.items() <= task.kwargs.items()
 
 
@@ -79,17 +85,25 @@ class Plan:
         outcome = next((item.outcome for item in reversed(self.declared) if item.covers(task)), None)
         if outcome is None:
             arguments = ", ".join(f"{key}={value!r}" for key, value in task.kwargs.items()) or "no arguments"
+            if task.graph is not None:
+                raise self.refuse(
+                    UndeclaredTask(
+                        f"The horsies workflow {name!r} was started with {arguments}, and the test does not say how it "
+                        f"ends. Declare it before, for example with horsies.workflow_returns({name!r}, value)."
+                    )
+                )
             raise self.refuse(
                 UndeclaredTask(
                     f"The horsies task {name!r} was sent with {arguments}, and the test does not say how it ends. "
                     f"Declare it before it is sent, for example with horsies.returns({name!r}, value)."
                 )
             )
-        if outcome.state is TaskState.EXPIRED and task.spec.good_until is None:
+        if (outcome.state is TaskState.EXPIRED or outcome.never_starts) and task.spec.good_until is None:
+            noun = "task" if task.graph is None else "workflow"
             raise self.refuse(
                 ImpossibleOutcome(
-                    f"The test declares that the horsies task {name!r} expires, but it was sent without good_until and "
-                    "so waits for a worker forever. Set good_until where it is sent, or declare another end."
+                    f"The test declares that the horsies {noun} {name!r} expires, but it was sent without good_until "
+                    "and so waits for a worker forever. Set good_until where it is sent, or declare another end."
                 )
             )
         return outcome

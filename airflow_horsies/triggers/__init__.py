@@ -6,6 +6,8 @@ from airflow_horsies.triggers.base import HorsiesTrigger, Reason
 from airflow_horsies.triggers.batch import HorsiesBatchTrigger
 from airflow_horsies.triggers.queue import HorsiesQueueTrigger
 from airflow_horsies.triggers.sensing import HorsiesSensorTrigger, HorsiesSubmissionTrigger
+from airflow_horsies.triggers.workflow import HorsiesWorkflowTrigger
+from airflow_horsies.triggers.workflow_sensing import HorsiesWorkflowSensorTrigger, HorsiesWorkflowSubmissionTrigger
 
 __all__ = [
     "HorsiesBatchTrigger",
@@ -13,5 +15,8 @@ __all__ = [
     "HorsiesSensorTrigger",
     "HorsiesSubmissionTrigger",
     "HorsiesTrigger",
+    "HorsiesWorkflowSensorTrigger",
+    "HorsiesWorkflowSubmissionTrigger",
+    "HorsiesWorkflowTrigger",
     "Reason",
 ]

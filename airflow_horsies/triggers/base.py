@@ -6,16 +6,17 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_horsies.airflow_instance import read_state_async
 from airflow_horsies.client.async_client import AsyncClient
 from airflow_horsies.client.hub import Waiter
+from airflow_horsies.client.workflow_waiting import WorkflowWaiter
 from airflow_horsies.core.cluster import is_unserved
 from airflow_horsies.core.submission import TaskInstanceKey
 from airflow_horsies.core.task import TaskState
@@ -47,6 +48,7 @@ KILL_SECONDS = 25.0
 ACCESS_SECONDS = 300.0
 # How long a busy Airflow is asked for the state of a task instance.
 ASK_SECONDS = 300.0
+AnyWaiter: TypeAlias = Waiter | WorkflowWaiter
 KILL_REACHES_TRIGGERS = hasattr(BaseTrigger, "on_kill")
 
 
@@ -59,6 +61,8 @@ class Reason(StrEnum):
     NOT_SERVED = "not_served"
     NOT_FOUND = "not_found"
     ERROR = "error"
+    # Only of a workflow: somebody has to resume or cancel it.
+    PAUSED = "paused"
     # Only in the event of a task that starts in the triggerer.
     NOT_STARTED = "not_started"
 
@@ -82,6 +86,8 @@ class HorsiesTrigger(BaseTrigger):
     """
 
     numbers_tasks: ClassVar[bool] = False
+    # Why it fires before everything has ended.
+    decided: ClassVar[Reason] = Reason.DECIDED
     # The life that waits, if it is known.
     life: int | None = None
 
@@ -163,10 +169,13 @@ class HorsiesTrigger(BaseTrigger):
         places = {} if self.seen is None else await self._places_of_items(client)
         seen = {} if self.seen is None else self.seen
         task_log = TaskLog(self.log, task_ids, seen, numbered=self.numbers_tasks, places=places)
-        async with client.subscribe(task_ids, seen=self.seen) as waiter:
+        async with self._subscribe(client, task_ids) as waiter:
             return await self._wait(client, waiter, task_log)
 
-    async def _wait(self, client: AsyncClient, waiter: Waiter, task_log: TaskLog) -> Reason:
+    def _subscribe(self, client: AsyncClient, ids: Collection[str]) -> AbstractAsyncContextManager[Any]:
+        return client.subscribe(ids, seen=self.seen)
+
+    async def _wait(self, client: AsyncClient, waiter: AnyWaiter, task_log: Any) -> Reason:
         queue_deadline = self.queue_deadline
         while waiter.pending:
             instants = [datetime.fromisoformat(text) for text in (self.deadline, queue_deadline) if text]
@@ -179,17 +188,28 @@ class HorsiesTrigger(BaseTrigger):
                 queue_deadline = None
                 if await self._is_unserved(client, waiter.pending):
                     return Reason.NOT_SERVED
-            task_log.show(waiter.take())
+            await self._show(client, waiter, task_log)
             if None in waiter.ended.values():
                 return Reason.NOT_FOUND
             if await self._decide(client, waiter):
-                return Reason.DECIDED
+                return self.decided
         return Reason.ENDED
 
-    async def _wait_for_news(self, waiter: Waiter, until: datetime | None) -> None:
+    async def _wait_for_news(self, waiter: Any, until: datetime | None) -> None:
         await waiter.news(until=until)
 
-    async def _decide(self, client: AsyncClient, waiter: Waiter) -> bool:
+    async def _show(self, client: AsyncClient, waiter: Any, task_log: Any) -> None:
+        task_log.show(waiter.take())
+
+    async def show_last_lines(self, client: AsyncClient, task_ids: Sequence[str]) -> None:
+        """Show what is left of the log of these tasks, which have ended."""
+        if self.seen is None or not task_ids:
+            return
+        places = await self._places_of_items(client)
+        task_log = TaskLog(self.log, task_ids, self.seen, numbered=self.numbers_tasks, places=places)
+        await task_log.finish_async(client)
+
+    async def _decide(self, client: AsyncClient, waiter: Any) -> bool:
         return self._is_decided(waiter.ended)
 
     def _is_decided(self, ended: Mapping[str, TaskState | None]) -> bool:

@@ -10,7 +10,6 @@ from typing import Any
 
 from airflow_horsies.airflow_instance import can_ask, read_state_async
 from airflow_horsies.client.async_client import AsyncClient
-from airflow_horsies.client.hub import Waiter
 from airflow_horsies.client.waiting import POLL_SECONDS
 from airflow_horsies.core.batch import ChunkCount, effective_states
 from airflow_horsies.core.submission import TaskInstanceKey
@@ -60,11 +59,11 @@ class HorsiesSensorTrigger(HorsiesTrigger):
             **self._stored_deferral(),
         }
 
-    async def _decide(self, client: AsyncClient, waiter: Waiter) -> bool:
+    async def _decide(self, client: AsyncClient, waiter: Any) -> bool:
         states = await self._effective_states(client, waiter)
         return any(state in self.failed_states for state in states.values())
 
-    async def _effective_states(self, client: AsyncClient, waiter: Waiter) -> dict[str, TaskState]:
+    async def _effective_states(self, client: AsyncClient, waiter: Any) -> dict[str, TaskState]:
         """The states of the ended tasks; a chunk of which all requested items completed has completed."""
         ended = {task_id: state for task_id, state in waiter.ended.items() if state is not None}
         new = [
@@ -130,13 +129,13 @@ class HorsiesSubmissionTrigger(HorsiesSensorTrigger):
     async def _watch(self, client: AsyncClient) -> Reason:
         task_ids = await self._find_task_ids(client)
         while True:
-            async with client.subscribe(task_ids) as waiter:
+            async with self._subscribe(client, task_ids) as waiter:
                 reason, task_ids = await self._watch_while_latest(client, waiter, task_ids)
             if reason is not None:
                 return reason
 
     async def _watch_while_latest(
-        self, client: AsyncClient, waiter: Waiter, task_ids: list[str]
+        self, client: AsyncClient, waiter: Any, task_ids: list[str]
     ) -> tuple[Reason | None, list[str]]:
         """The reason to fire, or no reason and the ids of newer tasks."""
         pause = SETTLE_SECONDS
@@ -149,7 +148,7 @@ class HorsiesSubmissionTrigger(HorsiesSensorTrigger):
             if latest != task_ids:
                 return None, latest
             reason = await self._reason(client, waiter)
-            if reason is not None and not await self._has_ended():
+            if reason is not None and not await self._is_final(reason):
                 # The task instance was cleared or recreated and is about to submit, or it is about to end.
                 reason = None
                 await asyncio.sleep(pause)
@@ -159,6 +158,10 @@ class HorsiesSubmissionTrigger(HorsiesSensorTrigger):
             if reason is not None:
                 return reason, latest
 
+    async def _is_final(self, reason: Reason) -> bool:
+        """Whether the other task instance is not about to submit again."""
+        return await self._has_ended()
+
     async def _has_ended(self) -> bool:
         """Whether the other task instance has ended; False while Airflow does not report its state."""
         if not can_ask():
@@ -166,7 +169,7 @@ class HorsiesSubmissionTrigger(HorsiesSensorTrigger):
         state = await read_state_async(self._submitter_key)
         return state is not None and state.has_ended
 
-    async def _wait_until_news(self, client: AsyncClient, waiter: Waiter) -> None:
+    async def _wait_until_news(self, client: AsyncClient, waiter: Any) -> None:
         """Return when there is a reason to fire, or when it is time to look for newer tasks."""
         pause = self.poll_seconds
         if self.deadline:
@@ -176,7 +179,7 @@ class HorsiesSubmissionTrigger(HorsiesSensorTrigger):
                 while await self._reason(client, waiter) is None:
                     await (waiter.news() if waiter.pending else asyncio.sleep(pause))
 
-    async def _reason(self, client: AsyncClient, waiter: Waiter) -> Reason | None:
+    async def _reason(self, client: AsyncClient, waiter: Any) -> Reason | None:
         if None in waiter.ended.values():
             return Reason.NOT_FOUND
         states = (await self._effective_states(client, waiter)).values()

@@ -28,6 +28,7 @@ class TaskLog:
     :param task_ids: the tasks.
     :param numbered: show the position of the task with each line.
     :param places: the places of the items of chunks, by task and number.
+    :param names: what to call each task; the caller may add to it.
     """
 
     def __init__(
@@ -38,12 +39,14 @@ class TaskLog:
         *,
         numbered: bool = False,
         places: Mapping[tuple[str, int], int] | None = None,
+        names: Mapping[str, str] | None = None,
     ) -> None:
         self.seen = seen
         self._log = logger
         self._task_ids = task_ids
         self._positions = {task_id: position for position, task_id in enumerate(task_ids)} if numbered else {}
         self._places = places or {}
+        self._names = {} if names is None else names
         self._progress: dict[str, Progress] = {}
         self._progress_at: dict[str, float] = {}
         self._is_readable = True
@@ -109,7 +112,8 @@ class TaskLog:
         shown = self._progress.get(task_id)
         text = describe_progress(progress)
         if shown is None or describe_progress(shown) != text:
-            item = f"[{self._label(task_id)}] " if self._positions else ""
+            label = self._label(task_id)
+            item = f"[{label}] " if label else ""
             self._log.info("%sProgress: %s", item, text)
             self._progress[task_id] = progress
             self._progress_at[task_id] = now
@@ -121,6 +125,8 @@ class TaskLog:
             place = self._places.get((task_id, NO_NUMBER if item is None else item))
         if place is not None:
             return ", ".join([f"item {place}", *more])
+        if task_id in self._names:
+            return ", ".join([self._names[task_id], *more])
         chunk = [f"chunk {self._positions[task_id]}"] if self._places and task_id in self._positions else []
         return ", ".join([*chunk, *more])
 

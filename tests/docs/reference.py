@@ -22,12 +22,26 @@ from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.links import HorsiesAttemptsLink
 from airflow_horsies.models import RetryPolicy, TaskSpec
 from airflow_horsies.notifications import HorsiesNotifier
-from airflow_horsies.operators import HorsiesBatchOperator, HorsiesCancelOperator, HorsiesOperator
+from airflow_horsies.operators import (
+    HorsiesBatchOperator,
+    HorsiesCancelOperator,
+    HorsiesGraphOperator,
+    HorsiesOperator,
+    HorsiesWorkflowOperator,
+)
 from airflow_horsies.operators.base import FailOrSkip, HorsiesTaskOperator
 from airflow_horsies.operators.outcomes import NON_RETRYABLE_CODES, WORKER_LOST_CODES
+from airflow_horsies.operators.waiting import WaitingOperator
+from airflow_horsies.operators.workflow import GraphOperator
 from airflow_horsies.provider_info import CONFIG, CONNECTION_TYPE
 from airflow_horsies.retry_policies import HorsiesRetryPolicy, Otherwise
-from airflow_horsies.sensors import HorsiesQueueSensor, HorsiesSensor, _DeferrableSensor
+from airflow_horsies.sensors import (
+    HorsiesQueueSensor,
+    HorsiesSensor,
+    HorsiesWorkflowSensor,
+    _DeferrableSensor,
+    _WorkSensor,
+)
 from airflow_horsies.worker import (
     ERROR_CODES,
     Queue,
@@ -105,12 +119,18 @@ def _operators() -> Iterator[str]:
     yield from _class(HorsiesOperator)
     yield from _class(HorsiesBatchOperator)
     yield "### Parameters of both\n"
-    yield from _parameters(HorsiesTaskOperator)
+    yield from _parameters(HorsiesTaskOperator, WaitingOperator)
+    yield from _class(HorsiesWorkflowOperator, GraphOperator, WaitingOperator)
+    yield from _class(HorsiesGraphOperator)
     yield from _class(HorsiesCancelOperator)
-    yield f"The first two have the extra link `{HorsiesAttemptsLink.name}`, which leads to the attempts of the task.\n"
+    yield (
+        f"All but HorsiesCancelOperator have the extra link `{HorsiesAttemptsLink.name}`, which leads to the attempts "
+        "of the task.\n"
+    )
     yield "## Sensors\n"
     yield "From `airflow_horsies.sensors`.\n"
-    yield from _class(HorsiesSensor, _DeferrableSensor)
+    yield from _class(HorsiesSensor, _WorkSensor, _DeferrableSensor)
+    yield from _class(HorsiesWorkflowSensor, _WorkSensor, _DeferrableSensor)
     yield from _class(HorsiesQueueSensor, _DeferrableSensor)
     yield "## Decorator\n"
     yield from _function(horsies_task, "@task.horsies")
