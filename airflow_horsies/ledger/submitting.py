@@ -19,6 +19,7 @@ from airflow_horsies.ledger.cancelling import (
     lock_task_instance,
     request_cancel,
 )
+from airflow_horsies.ledger.catalog import Gate
 from airflow_horsies.ledger.identity import (
     Submitter,
     continues_life,
@@ -38,12 +39,18 @@ from airflow_horsies.wire.statements import Wire
 
 
 def submit_tasks(
-    wire: Wire, submitter: Submitter, tasks: Sequence[EncodedTask], *, can_cancel: bool = True
+    wire: Wire,
+    submitter: Submitter,
+    tasks: Sequence[EncodedTask],
+    *,
+    can_cancel: bool = True,
+    gate: Gate | None = None,
 ) -> Script[list[SubmitResult]]:
     """Send, reattach to or adopt each task, and cancel tasks that are no longer requested.
 
     :param tasks: in the order of the items.
     :param can_cancel: False if horsies cannot record a cancelled task now; the cancels are then carried out later.
+    :param gate: refuses what no worker would accept; only of what is sent now.
     """
     require_derived_ids(tasks)
     items = list(items_of(tasks))
@@ -51,6 +58,8 @@ def submit_tasks(
     # Before shared tasks are released: all submitters lock in this order.
     yield from lock_keys(tasks)
     newest = yield Statement(sql_text(PACKAGE, "read_newest_life"), submitter.key)
+    if gate is not None:
+        yield from gate.look((task.queue_name, task.task_name) for task in tasks)
     # Read in the same round trip, because a first submission needs it.
     first_ids = [submitter.derive_task_id(item, 1) for item in items]
     existing = yield from find_commands(wire, first_ids)
@@ -84,7 +93,10 @@ def submit_tasks(
     known = yield from find_unrecorded(wire, pending, existing, set(first_ids))
     # A clear requests the work again, even if another task instance has done it.
     replayed = yield from reuse_shared(wire, pending, known, is_clear=bool(newest) and not continues)
-    yield from insert_new_tasks(wire, [r.task for r in pending if r.task.id not in known and r.task.id not in replayed])
+    new = [r.task for r in pending if r.task.id not in known and r.task.id not in replayed]
+    if gate is not None:
+        gate.require(new)
+    yield from insert_new_tasks(wire, new)
     for round_ in pending:
         round_.horsies_task_id = replayed.get(round_.task.id, round_.task.id)
         state = known.get(round_.horsies_task_id)
