@@ -7,11 +7,13 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from horsies import AppConfig, CustomQueueConfig, Horsies, PostgresConfig, QueueMode, RecoveryConfig
 from pydantic import SecretStr
 
+from airflow_horsies.worker.catalog import make_catalog
 from airflow_horsies.worker.child import start_child
 from airflow_horsies.worker.control import register_control_tasks
 from airflow_horsies.worker.defaults import WorkerApp, claims_of, may_prefetch
@@ -81,7 +83,7 @@ def horsies_app(
 
     @app.on_child_process_start
     def start_airflow_horsies_child() -> None:
-        start_child(settings, uses_spark=uses_spark(app))
+        start_child(settings, uses_spark=uses_spark(app), make_catalog=partial(make_catalog, app))
         if uses_spark(app) and not any(argument.startswith(RECYCLING) for argument in sys.argv):
             log.warning(
                 "horsies replaces a child process and its warm Spark session after 100 tasks. Start the worker with "

@@ -4,14 +4,15 @@ SELECT
     entry.queue,
     entry.parameters,
     entry.doc,
-    count(*) AS workers,
+    count(DISTINCT (worker.hostname, worker.pid)) AS workers,
     array_agg(DISTINCT worker.release ORDER BY worker.release) AS releases,
     (array_agg(DISTINCT worker.hostname ORDER BY worker.hostname))[:10] AS hosts,
-    array_agg(DISTINCT worker.queues::text) AS queues,
+    array_agg(DISTINCT served.queue ORDER BY served.queue) AS queues,
     max(worker.seen_at) AS seen_at,
     max(worker.seen_at) > now() - make_interval(secs => %(live_seconds)s::double precision) AS is_live
 FROM airflow_horsies.catalog AS entry
 INNER JOIN airflow_horsies.catalog_workers AS worker ON worker.digest = entry.digest
+CROSS JOIN unnest(worker.queues) AS served (queue)
 WHERE
     (%(kind)s::text IS NULL OR entry.kind = %(kind)s)
     AND (%(name)s::text IS NULL OR entry.name = %(name)s)
