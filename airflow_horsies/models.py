@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from airflow_horsies.core.batch import BatchReference, BatchSpec, ItemView, SubmittedBatch
+from airflow_horsies.core.catalog import KnownKind, KnownTask
 from airflow_horsies.core.cluster import QueueDepth, RetentionClass, WorkerState, is_unserved
 from airflow_horsies.core.log import LogChunk, LogCursor, LogLine, Progress, TaskNews
 from airflow_horsies.core.paging import FailedTasks, PageCursor, TaskPage
@@ -45,6 +46,8 @@ __all__ = [
     "CancelOutcome",
     "FailedTasks",
     "ItemView",
+    "KnownKind",
+    "KnownTask",
     "LogChunk",
     "LogCursor",
     "LogLine",

@@ -208,9 +208,9 @@ def test_workers_of_another_queue_do_not_count(worker: HorsiesHook) -> None:
     speak(worker, 2, entry("flights.load"), queues=("other",))
     with Worker(worker, 2, queues="{other}"):
         worker.enqueue_task(TaskSpec(task_name="flights.load", queue="other"))
-        with pytest.raises(TaskRefused, match="no live worker of queue 'default' knows the task 'flights.load'"):
+        with pytest.raises(TaskRefused, match=r"no live worker of queue 'default' knows the task 'flights\.load'"):
             worker.enqueue_task(spec("flights.load"))
-        with pytest.raises(TaskRefused, match="They know flights.load"):
+        with pytest.raises(TaskRefused, match=r"They know flights\.load"):
             worker.enqueue_task(TaskSpec(task_name="flights.count", queue="other"))
 
 
