@@ -72,13 +72,13 @@ def look_before(database: Database, tasks: Iterable[EncodedTask]) -> Call[None]:
         else:
             yield PlainTransaction(look)
     except Doubt as doubt:
-        yield from confirm(doubt)
+        yield from confirm(doubt, memory_of(database))
     except AccessDenied as error:
         gate.give_up()
         note_denied(error)
 
 
-def confirm(doubt: Doubt) -> Call[None]:
+def confirm(doubt: Doubt, memory: Memory) -> Call[None]:
     """Raise the refusal if it is certain: each live worker of the queue refuses, and one of them still lives."""
     request = doubt.request
     gives_up_at = time.monotonic() + CONFIRM_SECONDS
@@ -86,6 +86,7 @@ def confirm(doubt: Doubt) -> Call[None]:
     while True:
         verdict: Verdict = yield Transaction(partial(catalog.judge, request=request))
         if verdict.refusal is None:
+            memory.trust((request.kind, request.queue, request.name))
             note_doubt(request, verdict.silent)
             return
         first = first or verdict
@@ -100,8 +101,8 @@ def confirm(doubt: Doubt) -> Call[None]:
 def note_doubt(request: Request, silent: str | None) -> None:
     if silent is not None:
         _log_once(
-            f"The workers of queue {request.queue!r} that have told what they know would refuse task {request.name!r}. "
-            f"It is sent, because a worker has not told: {silent}."
+            f"The workers of queue {request.queue!r} that have told what they know would refuse {request.kind} "
+            f"{request.name!r}. It is sent, because a worker has not told: {silent}."
         )
 
 

@@ -108,7 +108,7 @@ def submit_batch(
         except WorkersStarting as starting:
             yield from _wait_for_workers(starting, gives_up_at)
         except (Doubt, AccessDenied) as error:
-            yield from open_gate(sender.gate, error)
+            yield from open_gate(scope, sender.gate, error)
             sender.gate = None
 
 
@@ -147,7 +147,7 @@ def enqueue_items(scope: Scope, batch: BatchSpec) -> Call[list[str]]:
         except WorkersStarting as starting:
             yield from _wait_for_workers(starting, gives_up_at)
         except (Doubt, AccessDenied) as error:
-            yield from open_gate(gate, error)
+            yield from open_gate(scope, gate, error)
             gate = None
 
 

@@ -121,14 +121,14 @@ def submit_tasks(
             # Unwanted tasks are cancelled as soon as horsies can record it.
             can_cancel = False
         except (Doubt, AccessDenied) as error:
-            yield from open_gate(gate, error)
+            yield from open_gate(scope, gate, error)
             gate = None
 
 
-def open_gate(gate: Gate | None, error: Doubt | AccessDenied) -> Call[None]:
+def open_gate(scope: Scope, gate: Gate | None, error: Doubt | AccessDenied) -> Call[None]:
     """Submit again without a look at what workers know; the error itself, or that of a refusal, if that is no use."""
     if isinstance(error, Doubt):
-        yield from confirm(error)
+        yield from confirm(error, memory_of(scope.settings.database))
     elif gate is None or "catalog" not in str(error):
         raise error
     else:

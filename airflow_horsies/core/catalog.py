@@ -79,7 +79,7 @@ def mark_disputed(known: Sequence[KnownTask]) -> list[KnownTask]:
 @dataclass(frozen=True, slots=True)
 class Request:
     """
-    Something that is about to be sent: a task, or a chunk of items of it.
+    Something that is about to be sent: a task, a chunk of items of it, or a workflow.
 
     :param kwargs: its arguments as JSON.
     """
@@ -87,6 +87,7 @@ class Request:
     queue: str
     task_name: str
     kwargs: str | None
+    kind: KnownKind = KnownKind.TASK
 
     @property
     def name(self) -> str:
@@ -145,16 +146,17 @@ def make_refusal(request: Request, schemas: Sequence[Mapping[str, Any]], names: 
     :param schemas: the recorded parameters of its name.
     :param names: all names that live workers of the queue have recorded.
     """
-    queue, name = request.queue, request.name
+    kind, queue, name = request.kind, request.queue, request.name
     if not schemas:
-        return TaskRefused("task_name", describe_unknown("task", name, queue, names))
+        field = "task_name" if kind is KnownKind.TASK else "workflow"
+        return TaskRefused(field, describe_unknown(kind, name, queue, names))
     problems = _problems_of(schemas[0], request)
     shown = "; ".join(problems[:MAX_SHOWN_PROBLEMS])
     return TaskRefused(
         "kwargs",
-        f"the arguments of the task {name!r} do not match its parameters on the live workers of queue {queue!r}: "
+        f"the arguments of the {kind} {name!r} do not match its parameters on the live workers of queue {queue!r}: "
         f"{shown}. The parameters are ({describe_parameters(schemas[0])}). Nothing was sent. Correct the arguments in "
-        "the DAG, or restart the workers with the version of the task that has these parameters",
+        f"the DAG, or restart the workers with the version of the {kind} that has these parameters",
     )
 
 

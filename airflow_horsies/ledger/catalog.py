@@ -37,6 +37,7 @@ KEEP_WORKERS = 2_000
 MAX_READ = 10_000
 # How long this process remembers what it read.
 REMEMBERED_SECONDS = 5.0
+TRUSTED_SECONDS = 60.0
 MAX_REMEMBERED = 1_000
 
 
@@ -139,28 +140,33 @@ class Doubt(Exception):
         self.request = request
 
 
+# What is asked for: the kind, the queue and the name.
+Wanted = tuple[KnownKind, str, str]
+
+
 @dataclass(slots=True)
 class Memory:
     """What this process read lately of a database, so that a submission does not read it again."""
 
-    _rows: dict[tuple[str, str], tuple[float, Rows]] = field(default_factory=dict)
+    _rows: dict[Wanted, tuple[float, Rows]] = field(default_factory=dict)
 
-    def find(self, queue: str, name: str) -> Rows | None:
-        at, rows = self._rows.get((queue, name), (0.0, ()))
-        return rows if at and time.monotonic() - at < REMEMBERED_SECONDS else None
+    def find(self, wanted: Wanted) -> Rows | None:
+        until, rows = self._rows.get(wanted, (0.0, ()))
+        return rows if time.monotonic() < until else None
 
-    def keep(self, wanted: Iterable[tuple[str, str]], rows: Rows) -> None:
+    def keep(self, wanted: Iterable[Wanted], rows: Rows) -> None:
         if len(self._rows) > MAX_REMEMBERED:
             self._rows.clear()
-        now = time.monotonic()
-        for queue, name in wanted:
+        until = time.monotonic() + REMEMBERED_SECONDS
+        for kind, queue, name in wanted:
             of_queue = [row for row in rows if row["queue"] == queue]
             # A row without a name tells that some worker of the queue has spoken.
             spoke = [{"queue": queue, "name": None, "parameters": None}] if of_queue else []
-            self._rows[queue, name] = now, [*spoke, *(row for row in of_queue if row["name"] == name)]
+            self._rows[kind, queue, name] = until, [*spoke, *(row for row in of_queue if row["name"] == name)]
 
-    def forget(self) -> None:
-        self._rows.clear()
+    def trust(self, wanted: Wanted) -> None:
+        """Do not ask again for a while, and refuse nothing."""
+        self._rows[wanted] = time.monotonic() + TRUSTED_SECONDS, []
 
 
 class Gate:
@@ -172,35 +178,39 @@ class Gate:
 
     def __init__(self, memory: Memory | None = None) -> None:
         self._memory = memory or Memory()
-        self._wanted: set[tuple[str, str]] = set()
+        self._wanted: set[Wanted] = set()
         # In a pipeline, they arrive when they are read.
         self._read: Rows | None = None
 
-    def look(self, pairs: Iterable[tuple[str, str]]) -> Script[None]:
-        """Ask what is known of tasks, by queue and task name. The answer is read when something is sent."""
-        if not self.has_read(pairs):
+    def look(self, pairs: Iterable[tuple[str, str]], kind: KnownKind = KnownKind.TASK) -> Script[None]:
+        """Ask what is known of tasks or workflows, by queue and name. The answer is read when something is sent."""
+        self._read = None
+        if not self.has_read(pairs, kind):
             self._read = yield Statement(
                 sql_text(PACKAGE, "read_spoken"),
                 {
-                    "kind": KnownKind.TASK,
-                    "queues": sorted({queue for queue, _ in self._wanted}),
-                    "names": sorted({name for _, name in self._wanted}),
+                    "kind": kind,
+                    "queues": sorted({queue for _, queue, _ in self._wanted}),
+                    "names": sorted({name for _, _, name in self._wanted}),
                     "live_seconds": LIVE_FOR.total_seconds(),
                 },
             )
 
-    def has_read(self, pairs: Iterable[tuple[str, str]]) -> bool:
-        """Whether this process remembers what is known of these tasks."""
-        self._wanted = {(queue, Request(queue, name, None).name) for queue, name in pairs}
-        return all(self._memory.find(*pair) is not None for pair in self._wanted)
+    def has_read(self, pairs: Iterable[tuple[str, str]], kind: KnownKind = KnownKind.TASK) -> bool:
+        """Whether this process remembers what is known of these tasks or workflows."""
+        self._wanted = {(kind, queue, Request(queue, name, None).name) for queue, name in pairs}
+        return all(self._memory.find(wanted) is not None for wanted in self._wanted)
 
     def give_up(self) -> None:
         """Do not ask again for a while."""
-        self._memory.keep(self._wanted, [])
+        for wanted in self._wanted:
+            self._memory.trust(wanted)
 
     def require(self, tasks: Iterable[EncodedTask]) -> None:
         """Raises a Doubt for a task that each worker that has spoken would refuse."""
-        requests = [Request(task.queue_name, task.task_name, task.kwargs) for task in tasks]
+        self.require_all([Request(task.queue_name, task.task_name, task.kwargs) for task in tasks])
+
+    def require_all(self, requests: Sequence[Request]) -> None:
         if not requests:
             return
         refused = find_refused(requests, self._spoken())
@@ -211,7 +221,7 @@ class Gate:
         if self._read is not None:
             self._memory.keep(self._wanted, list(self._read))
             self._read = None
-        rows = [row for pair in self._wanted for row in self._memory.find(*pair) or ()]
+        rows = [row for wanted in self._wanted for row in self._memory.find(wanted) or ()]
         schemas: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
         for row in rows:
             if row["name"] is not None:
@@ -234,7 +244,7 @@ class Verdict:
     silent: str | None = None
 
 
-def judge(wire: Wire, request: Request, *, kind: KnownKind = KnownKind.TASK) -> Script[Verdict]:
+def judge(wire: Wire, request: Request) -> Script[Verdict]:
     """Ask of each live worker of the queue whether it accepts the request."""
     queue = request.queue
     live = [worker for worker in (yield from read_workers(wire)) if worker.alive and queue in worker.queues]
@@ -247,7 +257,7 @@ def judge(wire: Wire, request: Request, *, kind: KnownKind = KnownKind.TASK) -> 
         sql_text(PACKAGE, "find_catalogs"),
         {
             "workers": COMPACT.encode(described),
-            "kind": kind,
+            "kind": request.kind,
             "name": request.name,
             "clock_seconds": CLOCK_SECONDS,
         },

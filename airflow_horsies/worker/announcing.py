@@ -16,7 +16,7 @@ from airflow_horsies.client.reporting import WorkerClient
 from airflow_horsies.core.chunk import CHUNKS
 from airflow_horsies.db.backoff import Backoff, jittered
 from airflow_horsies.db.connection import Database
-from airflow_horsies.exceptions import HorsiesError
+from airflow_horsies.exceptions import AccessDenied, HorsiesError
 
 if TYPE_CHECKING:
     from airflow_horsies.worker.catalog import Catalog
@@ -77,9 +77,7 @@ class Announcer:
             recorded = client.record_worker(
                 hostname=socket.gethostname(), pid=self._pid, release=__version__, features=FEATURES
             )
-            if recorded:
-                self._record_catalog(client)
-            self._note(None if recorded else TOO_OLD)
+            self._note(self._record_catalog(client) if recorded else TOO_OLD)
             return recorded
         except HorsiesError as error:
             self._note(f"Recording the features of this worker failed and is tried again: {error}")
@@ -90,20 +88,25 @@ class Announcer:
                 client.close()
         return False
 
-    def _record_catalog(self, client: WorkerClient) -> None:
-        """With all entries, until they are known to be there. Older tables have no place for them."""
+    def _record_catalog(self, client: WorkerClient) -> str | None:
+        """With all entries, until they are known to be there; returns the problem. Older tables have no place."""
         if not self._has_made_catalog:
             self._has_made_catalog = True
             self._catalog = self._make_catalog()
         known = self._catalog
         if known is None:
-            return
+            return None
         place: dict[str, Any] = {"hostname": socket.gethostname(), "pid": self._pid, "release": __version__}
         record = partial(client.record_catalog, **place, digest=known.digest, queues=known.queues)
-        if self._is_recorded:
-            self._is_recorded = bool(record(entries=()))
-        if not self._is_recorded:
-            self._is_recorded = record(entries=known.entries) is not None
+        try:
+            if self._is_recorded:
+                self._is_recorded = bool(record(entries=()))
+            if not self._is_recorded:
+                self._is_recorded = record(entries=known.entries) is not None
+        except AccessDenied as error:
+            # Only Airflow's checks before it sends something need it.
+            return f"This worker cannot record which tasks it knows: {error}"
+        return None
 
     def _note(self, problem: str | None, error: Exception | None = None) -> None:
         is_new, self._problem = problem != self._problem, problem
