@@ -2,6 +2,7 @@
 
 HorsiesError
 ├── InvalidTask           a value from the caller cannot become a task (also a ValueError)
+│   └── TaskRefused           no live worker of the queue knows the task, or accepts the arguments
 ├── DatabaseError         Postgres refused or went away
 │   ├── DatabaseUnreachable   no server, unknown host or database, lost connection
 │   ├── DatabaseBusy          a time limit, a lock, a conflict or exhausted resources: transient
@@ -61,6 +62,10 @@ class InvalidTask(HorsiesError, ValueError):
 
     def __reduce__(self) -> tuple[type[InvalidTask], tuple[str, str]]:
         return type(self), (self.field, self.problem)
+
+
+class TaskRefused(InvalidTask):
+    """No live worker of the queue knows the task, or accepts the arguments. Nothing was sent."""
 
 
 class DatabaseError(HorsiesError):

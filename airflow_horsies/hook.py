@@ -30,6 +30,7 @@ from airflow_horsies.client.hub import Waiter
 from airflow_horsies.client.settings import ClientSettings
 from airflow_horsies.client.waiting import POLL_SECONDS
 from airflow_horsies.client.workflow_hook import WorkflowCalls
+from airflow_horsies.core.catalog import KnownTask
 from airflow_horsies.core.cluster import QueueDepth, WorkerState
 from airflow_horsies.core.log import LogCursor, LogLine, Progress
 from airflow_horsies.core.paging import PageCursor, TaskPage
@@ -308,6 +309,23 @@ class HorsiesHook(BatchCalls, WorkflowCalls, FormerNames, PostgresHook):
             alive = [worker for worker in hook.read_workers() if worker.alive]
         """
         return self.client.read_workers()
+
+    def read_catalog(
+        self, *, kind: str | None = None, name: str | None = None, queue: str | None = None
+    ) -> list[KnownTask]:
+        """
+        The tasks and workflows that workers of ``airflow_horsies.worker`` know, with their parameters.
+
+        .. code-block:: python
+
+            for known in hook.read_catalog(kind="task", queue="default"):
+                print(known.name, known.signature, "!" if known.is_disputed else "")
+
+        :param kind: only ``task`` or ``workflow``.
+        :param name: only what has this name.
+        :param queue: only what workers of this queue know.
+        """
+        return self.client.read_catalog(kind=kind, name=name, queue=queue)
 
     def read_submissions(self, task_instance: TaskInstanceKey) -> list[Submission]:
         """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from airflow_horsies.core.batch import BatchReference, BatchSpec, ItemView, SubmittedBatch
+from airflow_horsies.core.catalog import KnownKind, KnownTask
 from airflow_horsies.core.cluster import QueueDepth, RetentionClass, WorkerState, is_unserved
 from airflow_horsies.core.graph import Graph, Node, Ref, node, ref, wrap_definition
 from airflow_horsies.core.log import LogChunk, LogCursor, LogLine, Progress, TaskNews
@@ -62,6 +63,8 @@ __all__ = [
     "FailedTasks",
     "Graph",
     "ItemView",
+    "KnownKind",
+    "KnownTask",
     "LogChunk",
     "LogCursor",
     "LogLine",

@@ -7,21 +7,25 @@ import asyncio
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from types import FrameType
-from typing import Any
+from typing import Annotated, Any, Union
 
-from horsies import Horsies
+from horsies import Horsies, TaskError, TaskResult
 from horsies.core import cli
-from horsies.core.codec.json_value import JsonValue, StrictJsonError
+from horsies.core.codec.json_value import JsonValue, StrictJsonError, _validate_json_native
 from horsies.core.codec.kwargs import decode_kwargs
+from horsies.core.codec.typed import _adapter_cache
 from horsies.core.exception_mapper import resolve_exception_error_code
 from horsies.core.models.tasks import BUILTIN_CODE_REGISTRY, OperationalErrorCode, OutcomeCode
 from horsies.core.utils.retry import calculate_retry_delay
 from horsies.core.worker.worker import Worker
+from horsies.core.workflows import registry
+from horsies.core.workflows.lifecycle import resume_workflow_sync
+from pydantic import BeforeValidator, TypeAdapter
 
 __all__ = [
     "BUILTIN_CODE_REGISTRY",
@@ -31,11 +35,18 @@ __all__ = [
     "OutcomeCode",
     "PacedWorker",
     "StrictJsonError",
+    "accept_results",
     "calculate_retry_delay",
     "decode_kwargs",
     "find_assignment",
+    "find_definition",
+    "forget_definition",
     "is_paced",
+    "known_definitions",
+    "make_usable_as_node",
+    "parameters_of",
     "resolve_exception_error_code",
+    "resume_workflow",
     "run_worker",
 ]
 
@@ -78,6 +89,64 @@ def find_assignment() -> Assignment | None:
             )
         frame = frame.f_back
     return None
+
+
+def make_usable_as_node(function: Callable[..., Any], task: Any, face: Callable[..., Any]) -> None:
+    """Let ``TaskNode(fn=function)`` work for the plain function of a task.
+
+    :param task: as it is registered.
+    :param face: a function with the parameters and annotations that a workflow checks.
+    """
+    attributes = {name: getattr(task, name) for name in ("task_name", "task_queue_name", "task_options_json")}
+    # What a workflow compares with the annotations of other nodes. horsies' comparison is too narrow for JSON.
+    for name, value in {**attributes, "task_ok_type": Any, "_original_fn": face}.items():
+        setattr(function, name, value)
+
+
+def _require_json(value: Any) -> Any:
+    _validate_json_native(value)
+    return value
+
+
+_Json = Annotated[JsonValue, BeforeValidator(_require_json)]
+# What another node returned, or JSON. horsies looks for typing.Union.
+_RESULT_OR_JSON: Any = Union[TaskResult[JsonValue, TaskError], _Json]  # noqa: UP007
+# What a producer sends is JSON. pydantic cannot check a TaskResult.
+_adapter_cache[_RESULT_OR_JSON] = TypeAdapter(_Json)
+
+
+def accept_results(run: Callable[..., Any], names: Iterable[str]) -> None:
+    """Let these parameters of a registered task take the result of another node as well as JSON.
+
+    horsies refuses such an annotation when a task is registered, and honours it when it calls the task.
+    """
+    run.__annotations__ = {**run.__annotations__, **dict.fromkeys(names, _RESULT_OR_JSON)}
+
+
+def known_definitions() -> dict[str, Any]:
+    """The classes of the workflows that this process knows, by key."""
+    return dict(registry._workflow_defs_by_key)
+
+
+def find_definition(key: str) -> Any:
+    """The class of a workflow; None if this process does not know it."""
+    return registry.get_workflow_definition(key)
+
+
+def forget_definition(key: str) -> None:
+    registry.unregister_workflow_definition(key)
+
+
+def parameters_of(definition: Any) -> Callable[..., Any]:
+    """The function whose signature has the parameters of a workflow, after the class and the app."""
+    build_with: Callable[..., Any] = definition._original_build_with
+    return build_with
+
+
+def resume_workflow(app: Horsies, workflow_id: str) -> str | None:
+    """Resume a paused workflow, and the paused ones in it; returns the problem if that fails."""
+    result: Any = resume_workflow_sync(app.get_broker(), workflow_id)
+    return f"{result.err_value.code}: {result.err_value.message}" if result.is_err() else None
 
 
 class PacedWorker(Worker):

@@ -25,6 +25,7 @@ from airflow_horsies.client.health import Status, check_health
 from airflow_horsies.client.waiting import wait_until_stopped
 from airflow_horsies.core.attempts import ShownAttempt, recorded_attempts
 from airflow_horsies.core.batch import ItemView
+from airflow_horsies.core.catalog import KnownTask
 from airflow_horsies.core.log import LogLine
 from airflow_horsies.core.masking import mask_text, mask_value
 from airflow_horsies.core.submission import Submission, TaskInstanceKey
@@ -38,6 +39,7 @@ Command = Callable[[Namespace], None]
 ClientCommand = Callable[[Namespace, Client], None]
 
 MAX_MESSAGE_CHARS = 80
+NOTHING_KNOWN = "No worker of airflow_horsies.worker has recorded what it knows in the last seven days."
 # For people; the other formats are for programs.
 TEXT_FORMATS = ("table", "plain")
 # The exit code of a command that Ctrl-C ended.
@@ -134,6 +136,13 @@ def horsies_db_change_base_url(args: Namespace, client: Client) -> None:
 @_command
 def horsies_tasks(args: Namespace, client: Client) -> None:
     """``airflow horsies tasks``"""
+    if args.known:
+        known = client.read_catalog(name=args.task_name, queue=args.queue)
+        in_text = args.output in TEXT_FORMATS
+        _print([_known_row(entry) if in_text else _known_values(entry) for entry in known], args.output)
+        if not known:
+            print(NOTHING_KNOWN, file=sys.stderr)
+        return
     states = {state for states in args.state for state in states} if args.state else None
     page = client.list_tasks(
         states=states,
@@ -282,6 +291,24 @@ def _print(data: Any, output: str) -> None:
             console.print_as_yaml(plain)
         case _:
             console.print_as(plain, output)
+
+
+def _known_row(known: KnownTask) -> dict[str, Any]:
+    state = "live" if known.is_live else "ended"
+    return {
+        "kind": known.kind,
+        "name": known.name,
+        "parameters": known.signature,
+        "queues": ", ".join(known.served_queues),
+        "workers": f"{known.workers} {state}{', others disagree' if known.is_disputed else ''}",
+        "seen_at": known.seen_at.isoformat(timespec="seconds"),
+        "doc": (known.doc or "").partition("\n")[0][:MAX_MESSAGE_CHARS],
+    }
+
+
+def _known_values(known: KnownTask) -> dict[str, Any]:
+    values = asdict(known)
+    return {**values, "kind": str(known.kind), "seen_at": known.seen_at.isoformat()}
 
 
 def _submissions(count: int) -> str:

@@ -124,7 +124,9 @@ def _rerun_args() -> tuple[Arg, ...]:
 def _filters() -> tuple[Arg, ...]:
     states = f"Only tasks in these states; repeatable or comma-separated: {', '.join(TaskState)}"
     before = "Continue after an earlier page, with the cursor printed at its end"
+    known = "List the tasks and workflows that workers know, with their parameters; --queue and --task-name apply"
     return (
+        _arg("--known", action="store_true", help=known),
         _arg("--state", action="append", type=parse_states, metavar="STATE", help=states),
         _arg("--queue", help="Only tasks of this queue"),
         _arg("--task-name", help="Only tasks with this name"),

@@ -8,16 +8,18 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, TypeVar
 
-from airflow_horsies.client import batches, calls
-from airflow_horsies.client.calls import Call, Pause, PlainTransaction, Scope, Transaction, canonical_ids
+from airflow_horsies.client import accepting, batches, calls
+from airflow_horsies.client.calls import Scope, canonical_ids
 from airflow_horsies.client.client import Client
 from airflow_horsies.client.hub import Waiter, hub_of
 from airflow_horsies.client.pool import pool_of
 from airflow_horsies.client.settings import ClientSettings
+from airflow_horsies.client.steps import Call, Pause, PlainTransaction, Step, Transaction
 from airflow_horsies.client.threads import Threads, ThreadsBlocked
 from airflow_horsies.client.waiting import wait_timeout
 from airflow_horsies.client.workflow_clients import AsyncWorkflowClient
 from airflow_horsies.core.batch import BatchSpec, BatchTasks, ChunkCount, SubmittedBatch
+from airflow_horsies.core.catalog import KnownTask
 from airflow_horsies.core.cluster import QueueDepth, WorkerState
 from airflow_horsies.core.log import LogCursor, TaskNews
 from airflow_horsies.core.spec import TaskSpec
@@ -91,6 +93,11 @@ class AsyncClient(AsyncWorkflowClient):
 
     async def read_queues(self) -> list[QueueDepth]:
         return await self.read(cluster.read_queues)
+
+    async def read_catalog(
+        self, *, kind: str | None = None, name: str | None = None, queue: str | None = None
+    ) -> list[KnownTask]:
+        return await self.drive(accepting.read_catalog(kind=kind, name=name, queue=queue))
 
     async def read_workers(self) -> list[WorkerState]:
         return await self.read(cluster.read_workers)
@@ -196,7 +203,7 @@ class AsyncClient(AsyncWorkflowClient):
             value: T = stop.value
             return value
 
-    async def _take(self, step: calls.Step) -> Any:
+    async def _take(self, step: Step) -> Any:
         match step:
             case Transaction():
                 return await self.read(step.make_script)

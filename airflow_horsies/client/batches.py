@@ -10,19 +10,18 @@ from functools import partial
 from itertools import count
 from typing import Protocol
 
+from airflow_horsies.client.accepting import memory_of
 from airflow_horsies.client.calls import (
     FIRST_RETRY_SECONDS,
-    Call,
-    Pause,
-    PlainTransaction,
     Scope,
-    Transaction,
     canonical_ids,
     encode_tasks,
     find_class,
     migrate_ledger,
+    open_gate,
     read_current,
 )
+from airflow_horsies.client.steps import Call, Pause, PlainTransaction, Transaction
 from airflow_horsies.core import batch as rules
 from airflow_horsies.core.batch import (
     AUTO,
@@ -42,9 +41,10 @@ from airflow_horsies.core.submission import AirflowTry, OnClear, TaskInstanceKey
 from airflow_horsies.core.task import TaskView
 from airflow_horsies.core.validation import require_task_id
 from airflow_horsies.db.statement import Script
-from airflow_horsies.exceptions import HistoryPartitionMissing, HorsiesError
+from airflow_horsies.exceptions import AccessDenied, HistoryPartitionMissing, HorsiesError
 from airflow_horsies.ledger import batches, chunks
 from airflow_horsies.ledger import schema as ledger_schema
+from airflow_horsies.ledger.catalog import Doubt, Gate
 from airflow_horsies.ledger.chunks import WorkersStarting
 from airflow_horsies.ledger.identity import Submitter, UnknownRunKey
 from airflow_horsies.ledger.senders import ChunkSender, Sender, TaskSender
@@ -80,6 +80,7 @@ def submit_batch(
     settings.require_deployment()
     yield from migrate_ledger(scope)
     can_cancel = True
+    sender.gate = Gate(memory_of(settings.database))
     gives_up_at = time.monotonic() + STARTING_SECONDS
     while True:
         submitter = Submitter(
@@ -106,6 +107,9 @@ def submit_batch(
             can_cancel = False
         except WorkersStarting as starting:
             yield from _wait_for_workers(starting, gives_up_at)
+        except (Doubt, AccessDenied) as error:
+            yield from open_gate(scope, sender.gate, error)
+            sender.gate = None
 
 
 def _wait_for_workers(starting: WorkersStarting, gives_up_at: float) -> Call[None]:
@@ -119,6 +123,7 @@ def enqueue_items(scope: Scope, batch: BatchSpec) -> Call[list[str]]:
     tasks, sizes = yield from _encode_chunks(scope, batch)
     yield from migrate_ledger(scope)
     gives_up_at = time.monotonic() + STARTING_SECONDS
+    gate: Gate | None = Gate(memory_of(scope.settings.database))
     runs = count()
 
     def send(wire: Wire) -> Script[list[str]]:
@@ -126,7 +131,11 @@ def enqueue_items(scope: Scope, batch: BatchSpec) -> Call[list[str]]:
         # The commit of an earlier run may have succeeded although its answer was lost.
         if next(runs) and len((yield from reading.find_commands(wire, ids))) == len(ids):
             return ids
+        if gate is not None:
+            yield from gate.look([(batch.task.queue, batch.task.task_name)])
         yield from chunks.require_chunk_workers(wire, batch.task.queue)
+        if gate is not None:
+            gate.require(tasks)
         yield from sending.insert_new_tasks(wire, tasks)
         yield chunks.record_unsubmitted(batch.task.task_name, ids, sizes)
         return ids
@@ -137,6 +146,9 @@ def enqueue_items(scope: Scope, batch: BatchSpec) -> Call[list[str]]:
             return ids
         except WorkersStarting as starting:
             yield from _wait_for_workers(starting, gives_up_at)
+        except (Doubt, AccessDenied) as error:
+            yield from open_gate(scope, gate, error)
+            gate = None
 
 
 def _encode_chunks(scope: Scope, batch: BatchSpec) -> Call[tuple[list[EncodedTask], list[int]]]:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import count
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
+from airflow_horsies.client.accepting import confirm, look_before, memory_of, note_denied
 from airflow_horsies.client.settings import ClientSettings
+from airflow_horsies.client.steps import Call, Pause, PlainTransaction, Transaction
 from airflow_horsies.core.cluster import RetentionClass
 from airflow_horsies.core.spec import TaskSpec
 from airflow_horsies.core.submission import AirflowTry, Submission, SubmitResult, TaskInstanceKey
@@ -28,11 +30,12 @@ from airflow_horsies.db.statement import Script
 from airflow_horsies.exceptions import AccessDenied, DatabaseBusy, HistoryPartitionMissing, InvalidTask
 from airflow_horsies.ledger import cancelling, latest, submissions, submitting
 from airflow_horsies.ledger import schema as ledger_schema
+from airflow_horsies.ledger.catalog import Doubt, Gate
 from airflow_horsies.ledger.identity import Submitter, UnknownRunKey
 from airflow_horsies.ledger.schema import Migration
 from airflow_horsies.wire import bulk, cluster, sending
 from airflow_horsies.wire.encoding import EncodedTask, encode_task, keep_for
-from airflow_horsies.wire.known import WireScript, writing
+from airflow_horsies.wire.known import writing
 from airflow_horsies.wire.statements import Wire
 
 T = TypeVar("T")
@@ -43,31 +46,6 @@ FIRST_RETRY_SECONDS = 0.5
 MAX_RETRY_SECONDS = 15.0
 # A migration sets its own limits. The server does not answer while it rewrites a large table.
 MIGRATION_LIMITS = Limits(answer_seconds=1_800)
-
-
-@dataclass(frozen=True, slots=True)
-class Transaction:
-    """A script to run in one transaction, with the detected schema."""
-
-    make_script: WireScript[Any]
-    pipelined: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class PlainTransaction:
-    """A script that does not use the tables of horsies."""
-
-    make_script: Callable[[], Script[Any]]
-    limits: Limits | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    seconds: float
-
-
-Step = Transaction | PlainTransaction | Pause
-Call = Generator[Step, Any, T]
 
 
 @dataclass(slots=True)
@@ -97,6 +75,7 @@ class MigrationNeeded(Exception):
 
 def enqueue_task(scope: Scope, spec: TaskSpec) -> Call[str]:
     (encoded,) = yield from encode_tasks(scope, [spec])
+    yield from look_before(scope.settings.database, [encoded])
     runs = count()
 
     def send(wire: Wire) -> Script[str]:
@@ -108,6 +87,7 @@ def enqueue_task(scope: Scope, spec: TaskSpec) -> Call[str]:
 
 def enqueue_tasks(scope: Scope, specs: Sequence[TaskSpec]) -> Call[list[str]]:
     encoded = yield from encode_tasks(scope, specs, numbered=True)
+    yield from look_before(scope.settings.database, encoded)
     runs = count()
 
     def send(wire: Wire) -> Script[list[str]]:
@@ -122,8 +102,10 @@ def submit_tasks(
 ) -> Call[list[SubmitResult]]:
     encoded = yield from encode_tasks(scope, specs, numbered=True)
 
-    def submit(wire: Wire, submitter: Submitter, *, can_cancel: bool) -> Script[list[SubmitResult]]:
-        return (yield from submitting.submit_tasks(wire, submitter, encoded, can_cancel=can_cancel))
+    def submit(
+        wire: Wire, submitter: Submitter, *, can_cancel: bool, gate: Gate | None
+    ) -> Script[list[SubmitResult]]:
+        return (yield from submitting.submit_tasks(wire, submitter, encoded, can_cancel=can_cancel, gate=gate))
 
     pipelined = not sending.are_many(encoded)
     return (yield from submit_works(scope, submit, task_instance, tried, pipelined=pipelined))
@@ -133,9 +115,10 @@ class SubmitScript(Protocol[T_co]):
     """What a submission runs.
 
     :param can_cancel: False if horsies cannot record a cancelled task now.
+    :param gate: refuses what no worker would accept.
     """
 
-    def __call__(self, wire: Wire, submitter: Submitter, *, can_cancel: bool) -> Script[T_co]: ...
+    def __call__(self, wire: Wire, submitter: Submitter, *, can_cancel: bool, gate: Gate | None) -> Script[T_co]: ...
 
 
 def submit_works(
@@ -151,11 +134,12 @@ def submit_works(
     settings.require_deployment()
     yield from migrate_ledger(scope)
     can_cancel = True
+    gate: Gate | None = Gate(memory_of(settings.database))
     while True:
         submitter = Submitter(
             namespace=settings.namespace, base_url=settings.base_url, task_instance=task_instance, tried=tried
         )
-        script = partial(submit, submitter=submitter, can_cancel=can_cancel)
+        script = partial(submit, submitter=submitter, can_cancel=can_cancel, gate=gate)
         try:
             submitted: T = yield Transaction(writing(script), pipelined=pipelined)
             return submitted
@@ -166,6 +150,19 @@ def submit_works(
                 raise
             # Unwanted tasks are cancelled as soon as horsies can record it.
             can_cancel = False
+        except (Doubt, AccessDenied) as error:
+            yield from open_gate(scope, gate, error)
+            gate = None
+
+
+def open_gate(scope: Scope, gate: Gate | None, error: Doubt | AccessDenied) -> Call[None]:
+    """Submit again without a look at what workers know; the error itself, or that of a refusal, if that is no use."""
+    if isinstance(error, Doubt):
+        yield from confirm(error, memory_of(scope.settings.database))
+    elif gate is None or "catalog" not in str(error):
+        raise error
+    else:
+        note_denied(error)
 
 
 def encode_tasks(scope: Scope, specs: Sequence[TaskSpec], *, numbered: bool = False) -> Call[list[EncodedTask]]:

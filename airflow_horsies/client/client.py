@@ -7,12 +7,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import partial
 from typing import Any, Self, TypeVar
 
-from airflow_horsies.client import batches, calls
-from airflow_horsies.client.calls import Call, Pause, PlainTransaction, Scope, Transaction, canonical_ids
+from airflow_horsies.client import accepting, batches, calls
+from airflow_horsies.client.calls import Scope, canonical_ids
 from airflow_horsies.client.settings import ClientSettings
+from airflow_horsies.client.steps import Call, Pause, PlainTransaction, Step, Transaction
 from airflow_horsies.client.waiting import POLL_SECONDS, wait
 from airflow_horsies.client.workflow_clients import WorkflowClient
 from airflow_horsies.core.batch import BatchPlaces, BatchSpec, BatchTasks, ChunkCount, ItemView, SubmittedBatch
+from airflow_horsies.core.catalog import KnownTask
 from airflow_horsies.core.cluster import QueueDepth, RetentionClass, WorkerState
 from airflow_horsies.core.log import READ_LINES, LogCursor, LogLine, Progress, TaskNews
 from airflow_horsies.core.paging import PageCursor, TaskPage
@@ -142,6 +144,11 @@ class Client(WorkflowClient):
 
     def read_queues(self) -> list[QueueDepth]:
         return self.read(cluster.read_queues)
+
+    def read_catalog(
+        self, *, kind: str | None = None, name: str | None = None, queue: str | None = None
+    ) -> list[KnownTask]:
+        return self.drive(accepting.read_catalog(kind=kind, name=name, queue=queue))
 
     def read_workers(self) -> list[WorkerState]:
         return self.read(cluster.read_workers)
@@ -295,7 +302,7 @@ class Client(WorkflowClient):
             value: T = stop.value
             return value
 
-    def _take(self, step: calls.Step) -> Any:
+    def _take(self, step: Step) -> Any:
         match step:
             case Transaction():
                 return self.read(step.make_script, pipelined=step.pipelined)

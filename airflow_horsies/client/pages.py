@@ -10,9 +10,9 @@ from functools import partial
 from typing import Any, TypeVar
 
 from airflow_horsies.client import calls
-from airflow_horsies.client.calls import PlainTransaction
 from airflow_horsies.client.client import Client
 from airflow_horsies.client.settings import ClientSettings
+from airflow_horsies.client.steps import PlainTransaction
 from airflow_horsies.core.batch import task_of_item
 from airflow_horsies.core.log import READ_LINES, LogCursor, LogLine
 from airflow_horsies.core.paging import FailedTasks, PageCursor, TaskPage

@@ -10,16 +10,18 @@ from enum import Enum, auto
 from functools import partial
 from typing import Any, TypeVar
 
+from airflow_horsies.core.catalog import KnownKind
 from airflow_horsies.core.item import ItemOutcome
 from airflow_horsies.core.log import LogChunk, Progress
 from airflow_horsies.core.report import Report
 from airflow_horsies.db.connection import Database
 from airflow_horsies.db.limits import LIMITS
 from airflow_horsies.db.session import Session
-from airflow_horsies.db.statement import Row, Script
-from airflow_horsies.ledger import attempts, items, reports
+from airflow_horsies.db.statement import Row, Script, fetch
+from airflow_horsies.ledger import attempts, catalog, items, reports
 from airflow_horsies.ledger import schema as ledger_schema
 from airflow_horsies.ledger.cancelling import CANCELS_AT_ONCE, carry_out_requests
+from airflow_horsies.ledger.catalog import CatalogEntry
 from airflow_horsies.ledger.pruning import PRUNE_AFTER, PrunedPage, PruneRule, prune_page
 from airflow_horsies.ledger.pruning import SINCE as PRUNED_SINCE
 from airflow_horsies.wire.cluster import read_workers
@@ -33,10 +35,12 @@ __all__ = [
     "AttemptNews",
     "BegunAttempt",
     "BegunChunk",
+    "CatalogEntry",
     "ChunkNews",
     "Claim",
     "ClaimState",
     "EndedAttempt",
+    "KnownKind",
     "PruneRule",
     "PrunedPage",
     "StartedAttempt",
@@ -289,6 +293,41 @@ class WorkerClient:
             return (yield from items.record_worker(hostname=hostname, pid=pid, release=release, features=features))
 
         return self._run(record)
+
+    def record_catalog(
+        self,
+        *,
+        hostname: str,
+        pid: int,
+        digest: bytes,
+        release: str,
+        queues: Sequence[str],
+        entries: Sequence[CatalogEntry],
+    ) -> bool | None:
+        """
+        Record what a worker knows; None if the tables are too old for it.
+
+        :param entries: may be left out if they are recorded.
+        :returns: whether they had been recorded before.
+        """
+
+        def record() -> Script[bool | None]:
+            yield from attempts.commit_lazily()
+            return (
+                yield from catalog.record_catalog(
+                    hostname=hostname, pid=pid, digest=digest, release=release, queues=queues, entries=entries
+                )
+            )
+
+        return self._run(record)
+
+    # -- workflows -----------------------------------------------------------------------------------------------------
+
+    def find_paused_workflows(self, workflow_id: str) -> list[str] | None:
+        """The paused workflows of a tree whose parents are not paused; None if the workflow does not exist."""
+        wire = self._known_wire()
+        rows = self._run(lambda: fetch(wire.find_paused_workflows(workflow_id)))
+        return [row["id"] for row in rows if row["is_to_be_resumed"]] if rows else None
 
     # -- housekeeping --------------------------------------------------------------------------------------------------
 

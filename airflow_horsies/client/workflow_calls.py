@@ -17,6 +17,7 @@ from airflow_horsies.core.workflow import RetriedNodes, WorkflowState
 from airflow_horsies.db.statement import Script
 from airflow_horsies.exceptions import AccessDenied
 from airflow_horsies.ledger import cancelling, submitting
+from airflow_horsies.ledger.catalog import Gate
 from airflow_horsies.ledger.identity import Submitter
 from airflow_horsies.wire import workflows
 from airflow_horsies.wire.encoding import EncodedTask, encode_task
@@ -47,7 +48,7 @@ def submit_workflow(
     """Start, reattach to or adopt the workflow of a task instance."""
     encoded = yield from encode_graph(scope, graph)
 
-    def submit(wire: Wire, submitter: Submitter, *, can_cancel: bool) -> Script[SubmitResult]:
+    def submit(wire: Wire, submitter: Submitter, *, can_cancel: bool, gate: Gate | None) -> Script[SubmitResult]:
         return (yield from submitting.submit_workflow(wire, submitter, encoded, can_cancel=can_cancel))
 
     result: SubmitResult = yield from explain_grants(scope, submit_works(scope, submit, task_instance, tried))

@@ -166,6 +166,8 @@ def submit_batch(
     """
     yield from lock_task_instance(submitter.namespace, submitter.task_instance)
     newest = yield Statement(sql_text(PACKAGE, "read_newest_life"), submitter.key)
+    if sender.gate is not None:
+        yield from sender.gate.look(sender.requested)
     # Read in the same round trip, because a first submission needs it.
     first_ids = sender.first_ids(submitter)
     existing = yield from find_commands(wire, first_ids)

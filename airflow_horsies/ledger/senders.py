@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 
 from airflow_horsies.db.statement import Script
 from airflow_horsies.exceptions import TaskIdTaken
+from airflow_horsies.ledger.catalog import Gate
 from airflow_horsies.ledger.chunks import Outcomes, read_outcomes, require_chunk_workers
 from airflow_horsies.ledger.identity import NO_LONGER_REQUESTED, Item, Submitter, number_works
 from airflow_horsies.ledger.rounds import (
@@ -42,11 +43,18 @@ class Sender(Protocol):
 
     :param tasks: those of the items, if each is a task of its own.
     :param keeps_positions: whether an item that is sent again stays at its position.
+    :param gate: refuses what no worker would accept.
     """
 
+    gate: Gate | None
     items: list[Item]
     tasks: Sequence[EncodedTask]
     keeps_positions: bool
+
+    @property
+    def requested(self) -> set[tuple[str, str]]:
+        """The queues and names of the tasks that may be sent."""
+        ...
 
     def first_ids(self, submitter: Submitter) -> list[str]:
         """The ids of the tasks of a first submission."""
@@ -74,10 +82,15 @@ class TaskSender:
     """Each item is a task of its own."""
 
     keeps_positions = True
+    gate: Gate | None = None
 
     def __init__(self, tasks: Sequence[EncodedTask]) -> None:
         self.tasks = tasks
         self.items = list(number_works(task.work for task in tasks))
+
+    @property
+    def requested(self) -> set[tuple[str, str]]:
+        return {(task.queue_name, task.task_name) for task in self.tasks}
 
     def first_ids(self, submitter: Submitter) -> list[str]:
         return [submitter.derive_task_id(item, 1) for item in self.items]
@@ -99,7 +112,10 @@ class TaskSender:
             free += position is None
         known = yield from find_unrecorded(wire, rounds, existing, asked)
         new = [round_.task for round_ in rounds if isinstance(round_.task, EncodedTask)]
-        yield from insert_new_tasks(wire, [task for task in new if task.id not in known])
+        new = [task for task in new if task.id not in known]
+        if self.gate is not None:
+            self.gate.require(new)
+        yield from insert_new_tasks(wire, new)
         for round_ in rounds:
             round_.horsies_task_id = round_.task.id
             round_.state = known.get(round_.task.id)
@@ -110,12 +126,17 @@ class ChunkSender:
     """Several items share a chunk."""
 
     keeps_positions = False
+    gate: Gate | None = None
     tasks: Sequence[EncodedTask] = ()
 
     def __init__(self, encoded: EncodedItems) -> None:
         self.encoded = encoded
         self.items = list(number_works(encoded.works))
         self._first: tuple[Submitter, list[ChunkRound]] | None = None
+
+    @property
+    def requested(self) -> set[tuple[str, str]]:
+        return {(self.encoded.task.queue, self.encoded.task.task_name)}
 
     def first_ids(self, submitter: Submitter) -> list[str]:
         return [chunk.task.id for chunk in self.plan_first(submitter)]
@@ -149,6 +170,8 @@ class ChunkSender:
             found = [chunk for chunk in chunks if chunk.task.id in existing]
             new += [chunk for chunk in chunks if chunk.task.id not in existing]
             pending = yield from self._use_existing(wire, found, existing, recorded)
+        if self.gate is not None:
+            self.gate.require(chunk.task for chunk in new)
         yield from insert_new_tasks(wire, [chunk.task for chunk in new])
         return sorted([*recorded, *new], key=lambda chunk: chunk.position)
 

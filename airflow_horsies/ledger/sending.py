@@ -7,6 +7,7 @@ from typing import Protocol
 
 from airflow_horsies.core.task import TaskState
 from airflow_horsies.db.statement import Script
+from airflow_horsies.ledger.catalog import Gate
 from airflow_horsies.ledger.rounds import Finder, Round, TaskFinder
 from airflow_horsies.ledger.sharing import lock_keys, reuse_shared
 from airflow_horsies.wire import workflows
@@ -31,6 +32,10 @@ class Sending(Finder, Protocol):
         """The locks on what others may send, too."""
         ...
 
+    def look(self) -> Script[None]:
+        """Look at what the workers know."""
+        ...
+
     def send(
         self, wire: Wire, pending: Sequence[Round], known: dict[str, TaskState], *, is_clear: bool
     ) -> Script[None]:
@@ -43,21 +48,32 @@ class Sending(Finder, Protocol):
 
 
 class TaskSending(TaskFinder):
-    """Tasks, which may share an idempotency key with those of others."""
+    """Tasks, which may share an idempotency key with those of others.
 
-    def __init__(self, tasks: Sequence[EncodedTask]) -> None:
+    :param gate: refuses what no worker would accept; only of what is sent now.
+    """
+
+    def __init__(self, tasks: Sequence[EncodedTask], gate: Gate | None = None) -> None:
         self.works: Sequence[EncodedTask | EncodedWorkflow] = tasks
         self.tasks = tasks
+        self._gate = gate
 
     def lock(self) -> Script[None]:
         yield from lock_keys(self.tasks)
+
+    def look(self) -> Script[None]:
+        if self._gate is not None:
+            yield from self._gate.look((task.queue_name, task.task_name) for task in self.tasks)
 
     def send(
         self, wire: Wire, pending: Sequence[Round], known: dict[str, TaskState], *, is_clear: bool
     ) -> Script[None]:
         replayed = yield from reuse_shared(wire, pending, known, is_clear=is_clear)
         tasks = [round_.task for round_ in pending if isinstance(round_.task, EncodedTask)]
-        yield from insert_new_tasks(wire, [task for task in tasks if task.id not in known and task.id not in replayed])
+        new = [task for task in tasks if task.id not in known and task.id not in replayed]
+        if self._gate is not None:
+            self._gate.require(new)
+        yield from insert_new_tasks(wire, new)
         for round_ in pending:
             round_.horsies_task_id = replayed.get(round_.task.id, round_.task.id)
 
@@ -79,6 +95,10 @@ class WorkflowSending:
         yield
 
     def lock(self) -> Script[None]:
+        return
+        yield
+
+    def look(self) -> Script[None]:
         return
         yield
 

@@ -19,6 +19,7 @@ from airflow_horsies.ledger.cancelling import (
     lock_task_instance,
     request_cancel,
 )
+from airflow_horsies.ledger.catalog import Gate
 from airflow_horsies.ledger.identity import (
     Submitter,
     continues_life,
@@ -38,14 +39,20 @@ from airflow_horsies.wire.statements import Wire
 
 
 def submit_tasks(
-    wire: Wire, submitter: Submitter, tasks: Sequence[EncodedTask], *, can_cancel: bool = True
+    wire: Wire,
+    submitter: Submitter,
+    tasks: Sequence[EncodedTask],
+    *,
+    can_cancel: bool = True,
+    gate: Gate | None = None,
 ) -> Script[list[SubmitResult]]:
     """Send, reattach to or adopt each task, and cancel tasks that are no longer requested.
 
     :param tasks: in the order of the items.
     :param can_cancel: False if horsies cannot record a cancelled task now; the cancels are then carried out later.
+    :param gate: refuses what no worker would accept; only of what is sent now.
     """
-    return (yield from submit(wire, submitter, TaskSending(tasks), can_cancel=can_cancel))
+    return (yield from submit(wire, submitter, TaskSending(tasks, gate), can_cancel=can_cancel))
 
 
 def submit_workflow(
@@ -67,6 +74,7 @@ def submit(
     # Before shared tasks are released: all submitters lock in this order.
     yield from sending.lock()
     newest = yield Statement(sql_text(PACKAGE, "read_newest_life"), submitter.key)
+    yield from sending.look()
     # Read in the same round trip, because a first submission needs it.
     first_ids = [submitter.derive_task_id(item, 1) for item in items]
     existing = yield from sending.find(wire, first_ids)

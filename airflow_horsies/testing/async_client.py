@@ -11,6 +11,7 @@ from airflow_horsies.client.calls import canonical_ids
 from airflow_horsies.client.client import Client
 from airflow_horsies.client.hub import Waiter
 from airflow_horsies.core.batch import BatchSpec, BatchTasks, ChunkCount, SubmittedBatch
+from airflow_horsies.core.catalog import KnownTask
 from airflow_horsies.core.cluster import QueueDepth, WorkerState
 from airflow_horsies.core.log import LogCursor, Progress, TaskNews
 from airflow_horsies.core.spec import TaskSpec
@@ -90,6 +91,11 @@ class FakeAsyncClient(FakeAsyncWorkflows, AsyncClient):
 
     async def read_queues(self) -> list[QueueDepth]:
         return self.client.read_queues()
+
+    async def read_catalog(
+        self, *, kind: str | None = None, name: str | None = None, queue: str | None = None
+    ) -> list[KnownTask]:
+        return self.client.read_catalog(kind=kind, name=name, queue=queue)
 
     async def read_workers(self) -> list[WorkerState]:
         return self.client.read_workers()

@@ -27,6 +27,7 @@ from airflow_horsies.core.batch import (
     item_of_task,
     locate_items,
 )
+from airflow_horsies.core.catalog import KnownTask
 from airflow_horsies.core.cluster import QueueDepth, RetentionClass, WorkerState
 from airflow_horsies.core.log import READ_LINES, LogCursor, LogLine, Progress, TaskNews
 from airflow_horsies.core.paging import PageCursor, TaskPage, require_page_size
@@ -239,6 +240,12 @@ class FakeClient(FakeWorkflows, Client):
 
     def read_queues(self) -> list[QueueDepth]:
         return self.memory.read_queues()
+
+    def read_catalog(
+        self, *, kind: str | None = None, name: str | None = None, queue: str | None = None
+    ) -> list[KnownTask]:
+        """Nothing: a test may send any task."""
+        return []
 
     def read_workers(self) -> list[WorkerState]:
         """One live worker."""

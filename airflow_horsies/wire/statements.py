@@ -51,6 +51,9 @@ class Wire:
         with_commands = self.schema.generation is Generation.MOVED
         return CopyIn(self._sql("copy_tasks"), lines=task_lines(tasks, now, with_commands=with_commands))
 
+    def find_paused_workflows(self, workflow_id: str) -> Statement:
+        return Statement(self._sql("find_paused_workflows"), {"workflow_id": workflow_id})
+
     def read_transaction_time(self) -> Statement:
         return Statement(sql_text(PACKAGE, "read_transaction_time"))
 

@@ -21,6 +21,7 @@ from airflow_horsies.worker.masking import mask
 from airflow_horsies.worker.results import save_result
 from airflow_horsies.worker.settings import Queue
 from airflow_horsies.worker.tasks import python_task, spark_task
+from airflow_horsies.worker.workflows import workflow
 
 __all__ = [
     "ERROR_CODES",
@@ -33,4 +34,5 @@ __all__ = [
     "python_task",
     "save_result",
     "spark_task",
+    "workflow",
 ]

@@ -7,13 +7,17 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from horsies import AppConfig, CustomQueueConfig, Horsies, PostgresConfig, QueueMode, RecoveryConfig
 from pydantic import SecretStr
 
+from airflow_horsies.worker.catalog import make_catalog
 from airflow_horsies.worker.child import start_child
+from airflow_horsies.worker.control import register_control_tasks
 from airflow_horsies.worker.defaults import WorkerApp, claims_of, may_prefetch
+from airflow_horsies.worker.reporter import database_of
 from airflow_horsies.worker.settings import Queue, WorkerSettings
 from airflow_horsies.worker.tasks import apply_settings, uses_spark
 
@@ -72,13 +76,14 @@ def horsies_app(
     app = WorkerApp(AppConfig(**{**ours, **claims_of(config), **config}))
     app.may_prefetch = may_prefetch({**{"custom_queues": ours.get("custom_queues")}, **config})
     apply_settings(app, settings)
+    register_control_tasks(app, database_of(settings.direct_database_url or settings.database_url))
     if settings.spark.is_connect:
         # UDFs that are created when a module is imported depend on the kind of session.
         os.environ.update(SPARK_REMOTE=settings.spark.master, SPARK_CONNECT_MODE_ENABLED="1")
 
     @app.on_child_process_start
     def start_airflow_horsies_child() -> None:
-        start_child(settings, uses_spark=uses_spark(app))
+        start_child(settings, uses_spark=uses_spark(app), make_catalog=partial(make_catalog, app))
         if uses_spark(app) and not any(argument.startswith(RECYCLING) for argument in sys.argv):
             log.warning(
                 "horsies replaces a child process and its warm Spark session after 100 tasks. Start the worker with "

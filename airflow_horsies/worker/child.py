@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from horsies import TaskError, TaskResult
 
@@ -27,6 +27,9 @@ from airflow_horsies.worker.parent_death import die_with_parent
 from airflow_horsies.worker.reporter import Reporter, database_of
 from airflow_horsies.worker.settings import WorkerSettings
 from airflow_horsies.worker.stopping import Stopper
+
+if TYPE_CHECKING:
+    from airflow_horsies.worker.catalog import Catalog
 
 log = logging.getLogger(__name__)
 
@@ -48,8 +51,15 @@ STOPPED: dict[StopReason, tuple[str, OutcomeCode | str]] = {
 class Child:
     """One process of a worker, which runs one task at a time on its main thread."""
 
-    def __init__(self, settings: WorkerSettings, *, uses_spark: bool) -> None:
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        *,
+        uses_spark: bool,
+        make_catalog: Callable[[], Catalog | None] = lambda: None,
+    ) -> None:
         self._settings = settings
+        self._make_catalog = make_catalog
         self._capture = Capture(self._current_log)
         self._stopper = Stopper()
         self._spark: Spark | None = make_spark(settings.spark, self._on_spark_line) if uses_spark else None
@@ -69,7 +79,7 @@ class Child:
         parent = multiprocessing.parent_process()
         if parent is not None and parent.pid is not None:
             die_with_parent(parent.pid)
-            Announcer(self._database, parent.pid).start()
+            Announcer(self._database, parent.pid, make_catalog=self._make_catalog).start()
         urls = [self._settings.database_url, self._settings.direct_database_url or "", self._settings.spark.master]
         mask_known(self._settings.spark.conf, urls)
         self._capture.install()
@@ -287,10 +297,15 @@ class Child:
 _child: Child | None = None
 
 
-def start_child(settings: WorkerSettings, *, uses_spark: bool) -> None:
-    """Make this process a child of a worker."""
+def start_child(
+    settings: WorkerSettings, *, uses_spark: bool, make_catalog: Callable[[], Catalog | None] = lambda: None
+) -> None:
+    """Make this process a child of a worker.
+
+    :param make_catalog: finds what the app knows.
+    """
     global _child
-    _child = Child(settings, uses_spark=uses_spark)
+    _child = Child(settings, uses_spark=uses_spark, make_catalog=make_catalog)
     _child.start()
 
 

@@ -44,6 +44,10 @@ ERROR_CODES = {
     "ITEMS_FAILED": ErrorCode(False, "Some items of a chunk did not complete. Each of them has a code of its own."),
     "OUTCOMES_UNAVAILABLE": ErrorCode(True, "The outcomes of the items of a chunk could not be read or written."),
     "CHUNKS_UNSUPPORTED": ErrorCode(False, "The airflow_horsies tables are too old for chunks."),
+    "INPUT_FAILED": ErrorCode(False, "An argument comes from a node of the workflow that did not complete."),
+    "WORKFLOW_NOT_REGISTERED": ErrorCode(False, "The worker does not know the workflow that was to be started."),
+    "WORKFLOW_NOT_FOUND": ErrorCode(False, "The workflow to resume does not exist, or is past its retention."),
+    "WORKFLOW_NOT_RESUMED": ErrorCode(True, "horsies could not resume a paused workflow."),
     "GOOD_UNTIL_PASSED": ErrorCode(False, "good_until passed while the task ran, and the task has stop_at_good_until."),
 }
 """horsies adds its own codes: TASK_TIMEOUT, WORKER_CRASHED, UNHANDLED_EXCEPTION for any other exception, and more."""

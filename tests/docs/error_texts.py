@@ -27,6 +27,12 @@ WORKER_CODES = {
         "at the connection of the worker to the database."
     ),
     "CHUNKS_UNSUPPORTED": "Run `airflow horsies db migrate`.",
+    "INPUT_FAILED": (
+        "Read the error of the node that failed. To handle it, annotate the parameter as `TaskResult[..., TaskError]`."
+    ),
+    "WORKFLOW_NOT_REGISTERED": "Load the module of the workflow on every worker of the queue, and restart the workers.",
+    "WORKFLOW_NOT_FOUND": "Check the id; `airflow horsies check` names the database of the connection.",
+    "WORKFLOW_NOT_RESUMED": "Read the message, and resume the workflow again.",
     "GOOD_UNTIL_PASSED": "Send the task earlier, set a later `good_until`, or leave out `stop_at_good_until`.",
 }
 

@@ -53,6 +53,7 @@ from airflow_horsies.worker import (
     save_result,
     settings,
     spark_task,
+    workflow,
 )
 from tests.docs import error_texts
 from tests.docs.blocks import DOCS
@@ -336,6 +337,7 @@ def _worker() -> Iterator[str]:
     yield from _class(Queue)
     yield from _function(spark_task, "@spark_task")
     yield from _function(python_task, "@python_task")
+    yield from _function(workflow, "@workflow")
     yield from _function(save_result, "save_result")
     yield from _function(progress, "progress")
     yield from _function(mask, "mask")

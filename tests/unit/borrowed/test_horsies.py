@@ -12,6 +12,8 @@ import pytest
 
 pytest.importorskip("horsies")
 
+from horsies import Err, Ok, TaskError, TaskNode, TaskResult, WorkflowDefinition, WorkflowSpec
+from horsies.core.codec.kwargs import encode_kwargs
 from horsies.core.worker import child_runner
 from horsies.core.worker.worker import Worker
 
@@ -188,3 +190,55 @@ def test_what_a_paced_worker_overrides_is_where_it_was() -> None:
     assert list(inspect.signature(Worker._handle_task_timeout).parameters)[:3] == ["self", "task_id", "timeout_ms"]
     assert borrowed.cli.Worker is Worker
     assert not borrowed.is_paced()
+
+
+def test_a_node_reads_these_attributes_of_a_function() -> None:
+    def face(*, n: int = 1) -> TaskResult[int, TaskError]: ...  # type: ignore[empty-body]
+
+    def function(n: int = 1) -> int:
+        return n
+
+    task = SimpleNamespace(task_name="flights.count", task_queue_name=None, task_options_json=None)
+    borrowed.make_usable_as_node(function, task, face)
+    node: Any = TaskNode(fn=function, kwargs={"n": "2"})  # type: ignore[arg-type]
+    assert node.name == "flights.count"
+    assert WorkflowSpec(name="w", tasks=[node]).tasks[0].kwargs == {"n": 2}
+    assert function(3) == 3
+
+
+def test_a_parameter_takes_json_and_what_another_node_returned() -> None:
+    def run(*, n: borrowed.JsonValue) -> None: ...
+
+    run.__annotations__ = {"n": borrowed.JsonValue, "return": None}
+    borrowed.accept_results(run, ["n"])
+    of_node = {"__h_taskresult_envelope__": True, "inner": {}, "source_task_name": "a"}
+    for given in (1, {"a": [None]}, of_node):
+        assert borrowed.decode_kwargs(run, {"n": given}) == {"n": given}
+    assert encode_kwargs(run, {"n": {"a": [1]}}) == {"n": {"a": [1]}}
+    with pytest.raises(borrowed.StrictJsonError):
+        encode_kwargs(run, {"n": b"bytes"})
+
+
+def test_definitions_are_registered_where_they_were() -> None:
+    class Known(WorkflowDefinition[int]):
+        name = definition_key = "borrowed.known"
+
+        @classmethod
+        def build_with(cls, app: Any, *, n: int) -> Any: ...
+
+    try:
+        assert borrowed.find_definition("borrowed.known") is Known
+        assert borrowed.known_definitions()["borrowed.known"] is Known
+        assert list(inspect.signature(borrowed.parameters_of(Known)).parameters) == ["cls", "app", "n"]
+    finally:
+        borrowed.forget_definition("borrowed.known")
+    assert borrowed.find_definition("borrowed.known") is None
+
+
+def test_workflows_are_resumed_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert list(inspect.signature(borrowed.resume_workflow_sync).parameters) == ["broker", "workflow_id"]
+    app: Any = SimpleNamespace(get_broker=lambda: "broker")
+    error = SimpleNamespace(code="DB_OPERATION_FAILED", message="gone")
+    for answer, problem in ((Ok(True), None), (Err(error), "DB_OPERATION_FAILED: gone")):
+        monkeypatch.setattr(borrowed, "resume_workflow_sync", lambda broker, workflow_id, answer=answer: answer)
+        assert borrowed.resume_workflow(app, "a") == problem
