@@ -219,9 +219,7 @@ class Client:
         sent_by: str = signals.DEFAULT_SENDER,
     ) -> SentSignal:
         """Send a signal to a task or to a workflow."""
-        return self.drive(
-            signals.send_signal(self.scope, target, name, payload, dedup_key=dedup_key, sent_by=sent_by)
-        )
+        return self.drive(signals.send_signal(self.scope, target, name, payload, dedup_key=dedup_key, sent_by=sent_by))
 
     def signal_task_instance(
         self,

@@ -234,4 +234,3 @@ def _begin_wait(
 def _resume_at(parked: ParkedTask) -> datetime:
     latest = datetime.now().astimezone() + LONGEST_PARKED
     return latest if parked.due_at is None else parked.due_at
-

@@ -71,9 +71,7 @@ def record_message(
     target: str, name: str, payload: str, *, dedup_key: str | None, sent_by: str, message_id: str | None = None
 ) -> Script[str]:
     """Store a signal; the transaction holds its lock. The same id is stored once."""
-    (row,) = yield Statement(
-        sql_text(PACKAGE, "count_waiting_messages"), {"target": target, "limit": MAX_WAITING}
-    )
+    (row,) = yield Statement(sql_text(PACKAGE, "count_waiting_messages"), {"target": target, "limit": MAX_WAITING})
     if row["waiting"] >= MAX_WAITING:
         raise SignalRefused(
             f"{MAX_WAITING:,} signals wait for {target}, and no task has received them. No more are stored.",

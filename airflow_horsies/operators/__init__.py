@@ -5,6 +5,14 @@ from __future__ import annotations
 from airflow_horsies.operators.base import HorsiesTaskOperator
 from airflow_horsies.operators.batch import HorsiesBatchOperator
 from airflow_horsies.operators.cancel import HorsiesCancelOperator
+from airflow_horsies.operators.signal import HorsiesSignalOperator
 from airflow_horsies.operators.task import XCOM_TASK_ID, HorsiesOperator
 
-__all__ = ["XCOM_TASK_ID", "HorsiesBatchOperator", "HorsiesCancelOperator", "HorsiesOperator", "HorsiesTaskOperator"]
+__all__ = [
+    "XCOM_TASK_ID",
+    "HorsiesBatchOperator",
+    "HorsiesCancelOperator",
+    "HorsiesOperator",
+    "HorsiesSignalOperator",
+    "HorsiesTaskOperator",
+]

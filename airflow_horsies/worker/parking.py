@@ -1,8 +1,8 @@
 """The thread of a child that gives parked tasks the time to resume.
 
-horsies retries a parked attempt after an interval of its policy. Once the task is PENDING, this thread looks for a signal
-that arrived in between, and else sets the time at which the wait ends. If the process dies before, the task resumes after
-the interval, looks itself and parks again.
+horsies retries a parked attempt after an interval of its policy. Once the task is PENDING, this thread looks for a
+signal that arrived in between, and else sets the time at which the wait ends. If the process dies before, the task
+resumes after the interval, looks itself and parks again.
 """
 
 from __future__ import annotations

@@ -105,9 +105,7 @@ class Mailbox:
         if self._attempt is not attempt:
             self._targets = self._ask(attempt, lambda client: client.find_targets(attempt.task_id))
             self._attempt, self._received = attempt, {}
-        return Wait(
-            claim=attempt.claim, targets=self._targets, name=name, occurrence=self._received.get(name, 0) + 1
-        )
+        return Wait(claim=attempt.claim, targets=self._targets, name=name, occurrence=self._received.get(name, 0) + 1)
 
     def _count(self, name: str) -> None:
         self._received[name] = self._received.get(name, 0) + 1

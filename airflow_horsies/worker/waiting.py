@@ -65,7 +65,7 @@ def signal_node(
     :param options: other options of ``TaskNode``: ``waits_for``, ``queue``, ``allow_failed_deps`` …
     """
     arguments = {"name": require_signal_name(name), "timeout_seconds": require_timeout(timeout)}
-    return TaskNode(fn=app.tasks[WAIT_FOR_SIGNAL], kwargs=arguments, node_id=node_id, **options)
+    return TaskNode(fn=_task(app, WAIT_FOR_SIGNAL), kwargs=arguments, node_id=node_id, **options)
 
 
 def sleep_node(
@@ -81,4 +81,8 @@ def sleep_node(
     :param options: other options of ``TaskNode``.
     """
     arguments = {"seconds": require_timeout(duration) or 0.0}
-    return TaskNode(fn=app.tasks[SLEEP], kwargs=arguments, node_id=node_id, **options)
+    return TaskNode(fn=_task(app, SLEEP), kwargs=arguments, node_id=node_id, **options)
+
+
+def _task(app: Horsies, name: str) -> Any:
+    return app.tasks[name]
