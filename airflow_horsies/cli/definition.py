@@ -100,9 +100,7 @@ def _task_commands() -> tuple[ActionCommand, ...]:
             _arg("--follow", "-f", action="store_true", help="Print new lines until the task ends"),
         ),
         _command("cancel", "horsies_cancel", "Cancel a task that has not ended", task_id),
-        _command(
-            "signal", "horsies_signal", "Send a signal to a task or a workflow", *_signal_args()
-        ),
+        _command("signal", "horsies_signal", "Send a signal to a task or a workflow", *_signal_args()),
         _command(
             "rerun",
             "horsies_rerun",

@@ -8,10 +8,13 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from airflow_horsies.core.signals import AWAITING_SIGNAL
 from airflow_horsies.core.task import Attempt, AttemptRecord, TaskState, TaskView
 
 # The attempt started and its end was not recorded: its process was killed.
 LOST = "LOST"
+# The attempt ended to wait for a signal without a worker. horsies records it as failed.
+PARKED = "PARKED"
 
 
 class Source(StrEnum):
@@ -77,11 +80,16 @@ def recorded_attempts(task: TaskView, records: Collection[AttemptRecord]) -> lis
     return [attempt for attempt in attempts_of(task, records) if attempt.source is not Source.TASK]
 
 
+def is_parked(attempt: Attempt) -> bool:
+    """Whether the attempt ended to wait for a signal, which is no failure."""
+    return attempt.error_code == AWAITING_SIGNAL and attempt.will_retry
+
+
 def _from_attempt(attempt: Attempt, metrics: Mapping[str, Any]) -> ShownAttempt:
     return ShownAttempt(
         source=Source.HORSIES,
         number=attempt.number,
-        outcome=attempt.outcome,
+        outcome=PARKED if is_parked(attempt) else attempt.outcome,
         started_at=attempt.started_at,
         finished_at=attempt.finished_at,
         will_retry=attempt.will_retry,
@@ -126,7 +134,9 @@ def _from_task(task: TaskView, started_at: datetime) -> ShownAttempt:
 
 def _outcome(record: AttemptRecord, task: TaskView) -> str:
     if record.outcome is not None:
-        return record.outcome
+        # Without a record of horsies yet, which follows within milliseconds.
+        is_over = task.state.is_terminal and record.number > task.retry_count
+        return PARKED if record.error_code == AWAITING_SIGNAL and not is_over else record.outcome
     is_last = all(attempt.number < record.number for attempt in task.attempts)
     return str(task.state) if is_last and task.state in (TaskState.CANCELLED, TaskState.RUNNING) else LOST
 

@@ -43,7 +43,14 @@ RUNNERS = {
     "json result": "compared with the results of the DAG above it, task by task",
 }
 # The guides that write my_tasks.py, in the order in which a reader would.
-TASK_GUIDES = ("README.md", "tutorial.md", "how-to/write-a-task.md", "how-to/batch.md", "how-to/history-and-report.md")
+TASK_GUIDES = (
+    "README.md",
+    "tutorial.md",
+    "how-to/write-a-task.md",
+    "how-to/batch.md",
+    "how-to/signals.md",
+    "how-to/history-and-report.md",
+)
 # Commands that need a machine, a cluster or an index that is not here, by their first word: looked at, and not run.
 CHECKED_COMMANDS = ("pip", "systemctl", "kubectl", "helm", "make", "python3.13")
 WORKER_COMMAND = "python -m airflow_horsies.worker my_tasks:app"

@@ -22,7 +22,12 @@ from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.links import HorsiesAttemptsLink
 from airflow_horsies.models import RetryPolicy, TaskSpec
 from airflow_horsies.notifications import HorsiesNotifier
-from airflow_horsies.operators import HorsiesBatchOperator, HorsiesCancelOperator, HorsiesOperator
+from airflow_horsies.operators import (
+    HorsiesBatchOperator,
+    HorsiesCancelOperator,
+    HorsiesOperator,
+    HorsiesSignalOperator,
+)
 from airflow_horsies.operators.base import FailOrSkip, HorsiesTaskOperator
 from airflow_horsies.operators.outcomes import NON_RETRYABLE_CODES, WORKER_LOST_CODES
 from airflow_horsies.provider_info import CONFIG, CONNECTION_TYPE
@@ -32,12 +37,19 @@ from airflow_horsies.worker import (
     ERROR_CODES,
     Queue,
     TaskFault,
+    checkpoint,
     horsies_app,
+    last_checkpoint,
     mask,
+    park_for,
+    park_until,
     progress,
     python_task,
+    receive,
     save_result,
     settings,
+    signal_node,
+    sleep_node,
     spark_task,
 )
 from tests.docs import error_texts
@@ -107,6 +119,7 @@ def _operators() -> Iterator[str]:
     yield "### Parameters of both\n"
     yield from _parameters(HorsiesTaskOperator)
     yield from _class(HorsiesCancelOperator)
+    yield from _class(HorsiesSignalOperator)
     yield f"The first two have the extra link `{HorsiesAttemptsLink.name}`, which leads to the attempts of the task.\n"
     yield "## Sensors\n"
     yield "From `airflow_horsies.sensors`.\n"
@@ -120,7 +133,7 @@ def _operators() -> Iterator[str]:
     yield "## Retry policies\n"
     yield "`RetryPolicy`, from `airflow_horsies.models`, decides when horsies runs a failed attempt again.\n"
     yield from _class(RetryPolicy)
-    for factory in (RetryPolicy.fixed, RetryPolicy.exponential):
+    for factory in (RetryPolicy.fixed, RetryPolicy.exponential, RetryPolicy.parking, RetryPolicy.with_parking):
         yield f"`RetryPolicy.{factory.__name__}{_signature(factory)}`: {_summary(factory)}\n"
     yield "`HorsiesRetryPolicy`, from `airflow_horsies.retry_policies`, decides when Airflow does (3.3 and newer).\n"
     yield from _class(HorsiesRetryPolicy)
@@ -318,6 +331,8 @@ def _worker() -> Iterator[str]:
     yield from _function(python_task, "@python_task")
     yield from _function(save_result, "save_result")
     yield from _function(progress, "progress")
+    for function in (receive, park_until, park_for, checkpoint, last_checkpoint, signal_node, sleep_node):
+        yield from _function(function, function.__name__)
     yield from _function(mask, "mask")
     yield from _class(TaskFault)
     yield "`ResultReference` is what `save_result` returns. `ERROR_CODES` holds the [codes](errors.md) of workers.\n"

@@ -146,7 +146,7 @@ def start_approval(*, timeout: float | None = None, nap: float = 0.0) -> str:
         allow_failed_deps=True,
         node_id="use",
     )
-    spec = app.workflow("approval", tasks=[approved, slept, used], output=used)
+    nodes = [approved, slept, used]
+    spec = app.workflow("approval", tasks=nodes, output=used, definition_key="test.approval.v1")
     started = spec.start()
     return str(started.ok_value.workflow_id)
-
