@@ -57,6 +57,7 @@ __all__ = [
     "ResultReference",
     "RetentionClass",
     "RetryPolicy",
+    "SentSignal",
     "Submission",
     "SubmitOutcome",
     "SubmitResult",

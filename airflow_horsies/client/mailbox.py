@@ -14,6 +14,8 @@ from airflow_horsies.ledger import checkpoints, messages
 from airflow_horsies.wire import parking
 from airflow_horsies.wire.parking import ParkingTask
 
+__all__ = ["Answer", "MailboxClient", "ParkedTask", "ParkingTask", "Settled", "Verdict", "Wait"]
+
 # The interval of the policy before a retry, in seconds: from the attempt that ends and the policy of the task.
 FindInterval = Callable[[ParkingTask], float]
 

@@ -30,11 +30,23 @@ from airflow_horsies.core.validation import require_task_id, require_text
 from airflow_horsies.db.statement import Script
 from airflow_horsies.exceptions import InvalidTask, SignalRefused, TaskNotFound
 from airflow_horsies.ledger import messages
+from airflow_horsies.ledger.messages import Parking
 from airflow_horsies.ledger.schema import read_version
 from airflow_horsies.wire import parking
 from airflow_horsies.wire.known import writing
 from airflow_horsies.wire.reading import read_states
 from airflow_horsies.wire.statements import Wire
+
+__all__ = [
+    "DEFAULT_SENDER",
+    "Parking",
+    "has_ended",
+    "read_parkings",
+    "require_one",
+    "require_target",
+    "send_signal",
+    "send_signal_to_task_instance",
+]
 
 # An attempt that has looked for the signal parks within milliseconds. Its worker looks again when it is parked; here
 # only in case that the worker dies in between.
@@ -58,7 +70,7 @@ def send_signal(
     :param dedup_key: a signal with the same key, target and name is stored once.
     :param sent_by: who sends it, for people.
     """
-    target = _require_target(target)
+    target = require_target(target)
     name = require_signal_name(name)
     text = encode_payload(payload)
     if dedup_key is not None:
@@ -95,6 +107,24 @@ def send_signal_to_task_instance(
 ) -> Call[SentSignal]:
     """As :func:`send_signal`, to what the task instance submitted last."""
     found: Sequence[str] = yield from read_latest_task_ids(scope, task_instance)
+    target = require_one(found, task_instance)
+    return (yield from send_signal(scope, target, name, payload, dedup_key=dedup_key, sent_by=sent_by))
+
+
+def read_parkings(task_ids: Sequence[str]) -> Call[dict[str, list[Parking]]]:
+    """The waits of tasks, by task; none with older tables."""
+
+    def read() -> Script[dict[str, list[Parking]]]:
+        if (yield from read_version()) < messages.SINCE:
+            return {}
+        return (yield from messages.read_parkings(task_ids))
+
+    found: dict[str, list[Parking]] = yield PlainTransaction(read)
+    return found
+
+
+def require_one(found: Sequence[str], task_instance: TaskInstanceKey) -> str:
+    """The only task that a task instance has submitted."""
     if not found:
         raise TaskNotFound(
             f"{task_instance} has submitted nothing that a signal can be sent to. Check the DAG, the run, the task and "
@@ -106,22 +136,11 @@ def send_signal_to_task_instance(
             "task_instance",
             f"{task_instance} has submitted {len(found)} tasks. Send the signal to the id of one of them",
         )
-    return (yield from send_signal(scope, found[0], name, payload, dedup_key=dedup_key, sent_by=sent_by))
+    return found[0]
 
 
-def read_parkings(task_ids: Sequence[str]) -> Call[dict[str, list[messages.Parking]]]:
-    """The waits of tasks, by task; none with older tables."""
-
-    def read() -> Script[dict[str, list[messages.Parking]]]:
-        if (yield from read_version()) < messages.SINCE:
-            return {}
-        return (yield from messages.read_parkings(task_ids))
-
-    found: dict[str, list[messages.Parking]] = yield PlainTransaction(read)
-    return found
-
-
-def _require_target(target: str) -> str:
+def require_target(target: str) -> str:
+    """The canonical id of a task or of a workflow."""
     try:
         return require_task_id(target)
     except InvalidTask:
@@ -179,10 +198,11 @@ def _require_live(wire: Wire, target: str) -> Script[None]:
                 task_id=target,
             )
         if workflow["status"] in ENDED_WORKFLOW:
-            raise _ended(f"Workflow {target} ({workflow['name']})", workflow["status"], target)
+            raise has_ended(f"Workflow {target} ({workflow['name']})", workflow["status"], target)
     elif state.is_terminal:
-        raise _ended(f"Task {target}", state, target)
+        raise has_ended(f"Task {target}", state, target)
 
 
-def _ended(what: str, state: TaskState | str, target: str) -> SignalRefused:
+def has_ended(what: str, state: TaskState | str, target: str) -> SignalRefused:
+    """The error for a target that has ended."""
     return SignalRefused(f"{what} is {state}. Nothing in it can receive a signal any more.", task_id=target)

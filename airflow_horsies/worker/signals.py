@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from airflow_horsies.borrowed.horsies import calculate_retry_delay
-from airflow_horsies.client.mailbox import Answer, MailboxClient, ParkedTask, Verdict, Wait
+from airflow_horsies.client.mailbox import Answer, MailboxClient, ParkedTask, ParkingTask, Verdict, Wait
 from airflow_horsies.client.reporting import WorkerClient
 from airflow_horsies.core.signals import (
     AWAITING_SIGNAL,
@@ -20,7 +20,6 @@ from airflow_horsies.core.signals import (
     require_timeout,
 )
 from airflow_horsies.exceptions import TRANSIENT_ERRORS, HorsiesError, LedgerOutdated
-from airflow_horsies.wire.parking import ParkingTask
 from airflow_horsies.worker.attempt import Running, RunningAttempt, StopReason
 from airflow_horsies.worker.errors import TaskFault, short
 from airflow_horsies.worker.stopping import TaskStopped

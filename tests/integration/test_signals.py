@@ -43,6 +43,14 @@ def until_parked(rig: Rig, task_id: str, *, times: int = 1) -> TaskView:
     return found
 
 
+def until_begun(rig: Rig, task_id: str) -> None:
+    def has_begun() -> bool:
+        task = rig.hook.read_task(task_id)
+        return task.state is not TaskState.PENDING or task.retry_count > 0
+
+    rig.until(has_begun, "the start")
+
+
 def until_settled(rig: Rig, task_id: str, *, times: int = 1) -> TaskView:
     """Parked, and its worker has set when it resumes by itself."""
     until_parked(rig, task_id, times=times)
@@ -375,13 +383,7 @@ def test_a_signal_between_the_look_and_the_parking_is_never_lost(make_rig: MakeR
     late = []
     for number in range(RACES):
         task_id = park(slow)
-        slow.until(
-            lambda: (
-                slow.hook.read_states([task_id])[task_id] is not TaskState.PENDING  # noqa: B023
-                or slow.hook.read_task(task_id).retry_count
-            ),  # noqa: B023
-            "the start",
-        )
+        until_begun(slow, task_id)
         time.sleep((number % 20) * 0.006)
         began = time.monotonic()
         slow.hook.client.signal(task_id, "go", number)
