@@ -174,7 +174,7 @@ def parse_json(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not JSON ({error}). Quote a text: '\"text\"'.") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not JSON ({error}). Write a text as '\"text\"'.") from None
 
 
 def parse_attempt(text: str) -> int:

@@ -205,4 +205,6 @@ def _require_live(wire: Wire, target: str) -> Script[None]:
 
 def has_ended(what: str, state: TaskState | str, target: str) -> SignalRefused:
     """The error for a target that has ended."""
-    return SignalRefused(f"{what} is {state}. Nothing in it can receive a signal any more.", task_id=target)
+    return SignalRefused(
+        f"{what} is {state}, and can receive no signal any more. Send it to one that has not ended.", task_id=target
+    )

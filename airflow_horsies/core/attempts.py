@@ -60,7 +60,8 @@ def attempts_of(task: TaskView | None, records: Collection[AttemptRecord]) -> li
     :param task: None if horsies no longer keeps the task; the workers' records remain.
     """
     if task is None:
-        return [_from_record(record, record.outcome or LOST, record.finished_at) for record in records]
+        last = max((record.number for record in records), default=0)
+        return [_from_record(record, _last_outcome(record, last), record.finished_at) for record in records]
     metrics = {record.number: record.metrics for record in records}
     found = [_from_attempt(attempt, metrics.get(attempt.number, {})) for attempt in task.attempts]
     recorded = {attempt.number for attempt in task.attempts}
@@ -130,6 +131,13 @@ def _from_task(task: TaskView, started_at: datetime) -> ShownAttempt:
         hostname=task.hostname,
         pid=task.pid,
     )
+
+
+def _last_outcome(record: AttemptRecord, last: int) -> str:
+    """The outcome of an attempt at a task that horsies no longer keeps."""
+    if record.error_code == AWAITING_SIGNAL and record.number < last:
+        return PARKED
+    return record.outcome or LOST
 
 
 def _outcome(record: AttemptRecord, task: TaskView) -> str:

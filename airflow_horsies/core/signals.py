@@ -92,6 +92,6 @@ def encode_payload(payload: Any, *, field: str = "payload", max_bytes: int = MAX
     require(
         size <= max_bytes,
         field,
-        f"has {size:,} bytes of JSON, and the limit is {max_bytes:,}. Store it elsewhere and send a reference",
+        f"has {size:,} bytes of JSON, and the limit is {max_bytes:,}. Send a reference to what is stored elsewhere",
     )
     return text

@@ -74,7 +74,7 @@ def record_message(
     (row,) = yield Statement(sql_text(PACKAGE, "count_waiting_messages"), {"target": target, "limit": MAX_WAITING})
     if row["waiting"] >= MAX_WAITING:
         raise SignalRefused(
-            f"{MAX_WAITING:,} signals wait for {target}, and no task has received them. No more are stored.",
+            f"{MAX_WAITING:,} signals wait for {target}, and no task has received them. Let a task receive some first.",
             task_id=target,
         )
     message_id = message_id or str(uuid.uuid4())

@@ -28,6 +28,7 @@ NON_RETRYABLE_CODES = frozenset(
         "RETURN_TYPE_MISMATCH",
         "SPARK_ANALYSIS_ERROR",
         "BAD_INPUT",
+        "PARKING_NOT_POSSIBLE",
         "RESULT_TOO_LARGE",
         "RESULT_NOT_JSON",
     }

@@ -437,7 +437,7 @@ def last_checkpoint(default: Any = None) -> Any:
 def _in_worker(call: str) -> tuple[Child, RunningAttempt]:
     attempt = None if _child is None else _child.current
     if _child is None or attempt is None:
-        raise TaskFault("SIGNALS_UNSUPPORTED", f"{call} works only in a task that runs in a horsies worker.")
+        raise TaskFault("SIGNALS_UNSUPPORTED", f"{call} works only in a task of a horsies worker. Run it there.")
     return _child, attempt
 
 

@@ -161,7 +161,9 @@ class Mailbox:
                 if fault.code != SIGNAL_TIMED_OUT or not is_cut:
                     raise
         if is_cut:
-            raise TaskFault("GOOD_UNTIL_PASSED", f"good_until passed while the task waited for {_what(wait)}.")
+            raise TaskFault(
+                "GOOD_UNTIL_PASSED", f"Its good_until passed while the task waited for {_what(wait)}. Set a later one."
+            )
         return None
 
     def _open(self, attempt: RunningAttempt, wait: Wait, answer: Answer) -> Any:
@@ -225,7 +227,9 @@ def _find_interval(task: ParkingTask) -> float:
 
 
 def _timed_out(wait: Wait, limit: str) -> TaskFault:
-    return TaskFault(SIGNAL_TIMED_OUT, f"The signal {wait.name!r} did not arrive {limit}.")
+    return TaskFault(
+        SIGNAL_TIMED_OUT, f"The signal {wait.name!r} did not arrive {limit}. Send it earlier, or wait longer."
+    )
 
 
 def _what(wait: Wait) -> str:

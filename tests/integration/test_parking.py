@@ -272,5 +272,5 @@ def test_signals_that_nobody_receives_have_a_bound(
     monkeypatch.setattr(messages, "MAX_WAITING", 3)
     for number in range(3):
         hook.signal(running.task.id, f"n{number}")
-    with pytest.raises(SignalRefused, match="No more are stored"):
+    with pytest.raises(SignalRefused, match="Let a task receive some first"):
         hook.signal(running.task.id, "n4")
