@@ -25,6 +25,7 @@ from airflow_horsies.worker import (
     signal_node,
     sleep_node,
 )
+from airflow_horsies.worker.parking import Parker
 
 app = horsies_app(dead_after=timedelta(seconds=5))
 # A pause between the look for a signal and the end of the attempt.
@@ -39,6 +40,11 @@ if PAUSE:
         return answer
 
     MailboxClient.park = park_slowly  # type: ignore[method-assign]
+
+
+if os.environ.get("DIES_WHILE_PARKING"):
+    # As if each process died after the end of an attempt that parks, before it could set when the task resumes.
+    Parker.add = lambda self, parked: None  # type: ignore[method-assign]
 
 
 @python_task(app, "add")

@@ -394,6 +394,20 @@ def test_a_signal_between_the_look_and_the_parking_is_never_lost(make_rig: MakeR
     assert not late
 
 
+def test_without_the_worker_that_parked_it_a_task_looks_after_each_interval(make_rig: MakeRig) -> None:
+    rig = make_rig("parked_blindly", app=APP, processes=1, DIES_WHILE_PARKING="1")
+    policy = {"retry_policy": RetryPolicy.fixed([2], auto_retry_for=["AWAITING_SIGNAL"], jitter=False)}
+    began = time.monotonic()
+    late = rig.wait(park(rig, spec=policy, timeout=5))
+    assert (late.state, late.error_code) == (TaskState.FAILED, "SIGNAL_TIMED_OUT")
+    assert time.monotonic() - began >= 5, "its end was fixed by the first attempt"
+    assert late.retry_count >= 2, "it parked again, more often than its policy retries"
+    signalled = park(rig, spec=policy)
+    until_parked(rig, signalled)
+    rig.hook.client.signal(signalled, "go", 1)
+    assert ok(rig, signalled) == 1
+
+
 def test_a_parked_task_outlives_its_worker(make_rig: MakeRig) -> None:
     rig = make_rig("parked_alone", app=APP, processes=1)
     task_id = park(rig)
