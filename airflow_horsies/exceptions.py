@@ -28,6 +28,7 @@ HorsiesError
 │   ├── WorkflowPaused        PAUSED, and the Airflow task does not wait for it to go on
 │   ├── QueueNotServed        no live worker serves its queue
 │   ├── BatchFailed           too many tasks of a batch did not complete
+│   ├── SignalRefused         the target of a signal has ended, or has too many signals
 │   └── WaitTimeout           not finished within the caller's timeout
 ├── SubmissionError       a task instance must not submit
 │   ├── DeploymentUnknown     neither a namespace nor a base URL identifies this deployment
@@ -181,6 +182,10 @@ class QueueNotServed(TaskError):
 
 class BatchFailed(TaskError):
     """Too many tasks of a batch did not complete; ``task_id`` is the first of them."""
+
+
+class SignalRefused(TaskError):
+    """The target of a signal, a task or a workflow, has ended or has too many signals."""
 
 
 class WaitTimeout(TaskError):

@@ -28,12 +28,14 @@ from airflow_horsies.client.extras import (
 from airflow_horsies.client.former_names import FormerNames
 from airflow_horsies.client.hub import Waiter
 from airflow_horsies.client.settings import ClientSettings
+from airflow_horsies.client.signals import DEFAULT_SENDER
 from airflow_horsies.client.waiting import POLL_SECONDS
 from airflow_horsies.client.workflow_hook import WorkflowCalls
 from airflow_horsies.core.catalog import KnownTask
 from airflow_horsies.core.cluster import QueueDepth, WorkerState
 from airflow_horsies.core.log import LogCursor, LogLine, Progress
 from airflow_horsies.core.paging import PageCursor, TaskPage
+from airflow_horsies.core.signals import SentSignal
 from airflow_horsies.core.spec import TaskSpec
 from airflow_horsies.core.submission import AirflowTry, Submission, SubmitResult, TaskInstanceKey
 from airflow_horsies.core.task import LIVE_STATES, AttemptRecord, CancelOutcome, TaskState, TaskView
@@ -336,6 +338,52 @@ class HorsiesHook(BatchCalls, WorkflowCalls, FormerNames, PostgresHook):
             ids = [submission.horsies_task_id for submission in hook.read_submissions(instance)]
         """
         return self.client.read_submissions(task_instance)
+
+    # -- signals -------------------------------------------------------------------------------------------------------
+
+    def signal(
+        self,
+        target: str | TaskInstanceKey,
+        name: str,
+        payload: Any = None,
+        *,
+        dedup_key: str | None = None,
+        sent_by: str = DEFAULT_SENDER,
+    ) -> SentSignal:
+        """
+        Send a signal to a task that waits for it, or will: see ``receive()`` and ``park_until()`` of
+        ``airflow_horsies.worker``. It is stored, so it may come before the wait.
+
+        .. code-block:: python
+
+            hook.signal(task_id, "approved", {"by": "anna"})
+
+        :param target: the id of a horsies task, of a horsies workflow for all tasks in it, or a task instance of
+            Airflow for what it submitted last.
+        :param name: the name of the signal.
+        :param payload: a JSON value of up to 256 KiB, which the task receives.
+        :param dedup_key: the same signal with the same key is stored once.
+        :param sent_by: who sends it, for people.
+        """
+        client = self.client
+        if isinstance(target, TaskInstanceKey):
+            return client.signal_task_instance(target, name, payload, dedup_key=dedup_key, sent_by=sent_by)
+        return client.signal(target, name, payload, dedup_key=dedup_key, sent_by=sent_by)
+
+    async def signal_async(
+        self,
+        target: str | TaskInstanceKey,
+        name: str,
+        payload: Any = None,
+        *,
+        dedup_key: str | None = None,
+        sent_by: str = DEFAULT_SENDER,
+    ) -> SentSignal:
+        """As :meth:`signal`, on an event loop: ``await hook.signal_async(task_id, "approved")``."""
+        client = await self.async_client()
+        if isinstance(target, TaskInstanceKey):
+            return await client.signal_task_instance(target, name, payload, dedup_key=dedup_key, sent_by=sent_by)
+        return await client.signal(target, name, payload, dedup_key=dedup_key, sent_by=sent_by)
 
     # -- what workers of airflow_horsies.worker report ---------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from airflow_horsies.core.graph import Graph, Node, Ref, node, ref, wrap_definit
 from airflow_horsies.core.log import LogChunk, LogCursor, LogLine, Progress, TaskNews
 from airflow_horsies.core.paging import FailedTasks, PageCursor, TaskPage
 from airflow_horsies.core.report import Report
+from airflow_horsies.core.signals import SentSignal
 from airflow_horsies.core.spec import DEFAULT_QUEUE, DEFAULT_RETENTION, FOREVER, RetryPolicy, TaskSpec
 from airflow_horsies.core.submission import (
     AirflowTry,
@@ -82,6 +83,7 @@ __all__ = [
     "RetentionClass",
     "RetriedNodes",
     "RetryPolicy",
+    "SentSignal",
     "Submission",
     "SubmitOutcome",
     "SubmitResult",

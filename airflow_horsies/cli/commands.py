@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import sys
@@ -258,6 +259,20 @@ def horsies_cancel(args: Namespace, client: Client) -> None:
         case CancelOutcome.STILL_WANTED | CancelOutcome.REQUESTED:
             raise AssertionError("A cancel by id is either carried out or refused.")
     print(f"Task {args.horsies_task_id} {text}.")
+
+
+@_command
+@_audited
+def horsies_signal(args: Namespace, client: Client) -> None:
+    """``airflow horsies signal TARGET NAME``"""
+    sender = f"airflow horsies signal, by {getpass.getuser()}"
+    sent = client.signal(args.target, args.name, args.payload, dedup_key=args.dedup_key, sent_by=sender)
+    if args.output not in TEXT_FORMATS:
+        _print(asdict(sent), args.output)
+    elif sent.is_new:
+        print(f"Sent the signal {sent.name} to {sent.target}. Tasks that it resumed: {sent.resumed}.")
+    else:
+        print(f"The signal {sent.name} was sent to {sent.target} before.")
 
 
 @_command

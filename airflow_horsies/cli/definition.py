@@ -6,6 +6,7 @@ Airflow imports this module for every command, so the code of a command is impor
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -99,12 +100,22 @@ def _task_commands() -> tuple[ActionCommand, ...]:
             _arg("--follow", "-f", action="store_true", help="Print new lines until the task ends"),
         ),
         _command("cancel", "horsies_cancel", "Cancel a task that has not ended", task_id),
+        _command("signal", "horsies_signal", "Send a signal to a task or a workflow", *_signal_args()),
         _command(
             "rerun",
             "horsies_rerun",
             "Clear a task instance and its downstream tasks, so that Airflow runs them again",
             *_rerun_args(),
         ),
+    )
+
+
+def _signal_args() -> tuple[Arg, ...]:
+    return (
+        _arg("target", metavar="TARGET", type=parse_task_id, help="The id of a horsies task or of a horsies workflow"),
+        _arg("name", metavar="NAME", help="The name of the signal, for example approved"),
+        _arg("--payload", type=parse_json, metavar="JSON", help="What the task receives (default: null)"),
+        _arg("--dedup-key", metavar="KEY", help="The same signal with the same key is stored once"),
     )
 
 
@@ -159,6 +170,13 @@ def parse_task_id(text: str) -> str:
         return require_task_id(text)
     except InvalidTask as error:
         raise argparse.ArgumentTypeError(error.problem) from None
+
+
+def parse_json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not JSON ({error}). Write a text as '\"text\"'.") from None
 
 
 def parse_attempt(text: str) -> int:

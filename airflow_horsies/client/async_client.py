@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, TypeVar
 
-from airflow_horsies.client import accepting, batches, calls
+from airflow_horsies.client import accepting, batches, calls, signals
 from airflow_horsies.client.calls import Scope, canonical_ids
 from airflow_horsies.client.client import Client
 from airflow_horsies.client.hub import Waiter, hub_of
@@ -22,6 +22,7 @@ from airflow_horsies.core.batch import BatchSpec, BatchTasks, ChunkCount, Submit
 from airflow_horsies.core.catalog import KnownTask
 from airflow_horsies.core.cluster import QueueDepth, WorkerState
 from airflow_horsies.core.log import LogCursor, TaskNews
+from airflow_horsies.core.signals import SentSignal
 from airflow_horsies.core.spec import TaskSpec
 from airflow_horsies.core.submission import AirflowTry, OnClear, Submission, SubmitResult, TaskInstanceKey
 from airflow_horsies.core.task import LIVE_STATES, CancelOutcome, TaskState, TaskView
@@ -148,6 +149,36 @@ class AsyncClient(AsyncWorkflowClient):
         self, task_ids: Iterable[str], task_instance: TaskInstanceKey, *, life: int | None = None
     ) -> dict[str, CancelOutcome]:
         return await self.drive(calls.release_tasks(self.scope, task_ids, task_instance, life=life))
+
+    async def signal(
+        self,
+        target: str,
+        name: str,
+        payload: Any = None,
+        *,
+        dedup_key: str | None = None,
+        sent_by: str = signals.DEFAULT_SENDER,
+    ) -> SentSignal:
+        """Send a signal to a task or to a workflow."""
+        return await self.drive(
+            signals.send_signal(self.scope, target, name, payload, dedup_key=dedup_key, sent_by=sent_by)
+        )
+
+    async def signal_task_instance(
+        self,
+        task_instance: TaskInstanceKey,
+        name: str,
+        payload: Any = None,
+        *,
+        dedup_key: str | None = None,
+        sent_by: str = signals.DEFAULT_SENDER,
+    ) -> SentSignal:
+        """Send a signal to what a task instance submitted last."""
+        return await self.drive(
+            signals.send_signal_to_task_instance(
+                self.scope, task_instance, name, payload, dedup_key=dedup_key, sent_by=sent_by
+            )
+        )
 
     async def wait(self, task_ids: Iterable[str], *, timeout_seconds: float | None = None) -> list[TaskView]:
         wanted = canonical_ids(task_ids)

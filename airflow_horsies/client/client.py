@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import partial
 from typing import Any, Self, TypeVar
 
-from airflow_horsies.client import accepting, batches, calls
+from airflow_horsies.client import accepting, batches, calls, signals
 from airflow_horsies.client.calls import Scope, canonical_ids
 from airflow_horsies.client.settings import ClientSettings
 from airflow_horsies.client.steps import Call, Pause, PlainTransaction, Step, Transaction
@@ -18,6 +18,7 @@ from airflow_horsies.core.catalog import KnownTask
 from airflow_horsies.core.cluster import QueueDepth, RetentionClass, WorkerState
 from airflow_horsies.core.log import READ_LINES, LogCursor, LogLine, Progress, TaskNews
 from airflow_horsies.core.paging import PageCursor, TaskPage
+from airflow_horsies.core.signals import SentSignal
 from airflow_horsies.core.spec import TaskSpec
 from airflow_horsies.core.submission import AirflowTry, OnClear, Submission, SubmitResult, TaskInstanceKey
 from airflow_horsies.core.task import LIVE_STATES, AttemptRecord, CancelOutcome, TaskState, TaskView
@@ -29,6 +30,7 @@ from airflow_horsies.db.statement import Script
 from airflow_horsies.exceptions import HorsiesError, TaskNotFound
 from airflow_horsies.ledger import attempts, cancelling, chunks, submissions
 from airflow_horsies.ledger import schema as ledger_schema
+from airflow_horsies.ledger.messages import Parking
 from airflow_horsies.wire import cluster, reading
 from airflow_horsies.wire.known import KnownSchema, WireScript, writing
 from airflow_horsies.wire.schema import Schema
@@ -212,6 +214,40 @@ class Client(WorkflowClient):
     def read_progress(self, task_ids: Iterable[str]) -> dict[str, Progress]:
         wanted = canonical_ids(task_ids)
         return self.read_ledger(attempts.SINCE, lambda: attempts.read_progress(wanted), otherwise={})
+
+    # -- signals -------------------------------------------------------------------------------------------------------
+
+    def signal(
+        self,
+        target: str,
+        name: str,
+        payload: Any = None,
+        *,
+        dedup_key: str | None = None,
+        sent_by: str = signals.DEFAULT_SENDER,
+    ) -> SentSignal:
+        """Send a signal to a task or to a workflow."""
+        return self.drive(signals.send_signal(self.scope, target, name, payload, dedup_key=dedup_key, sent_by=sent_by))
+
+    def signal_task_instance(
+        self,
+        task_instance: TaskInstanceKey,
+        name: str,
+        payload: Any = None,
+        *,
+        dedup_key: str | None = None,
+        sent_by: str = signals.DEFAULT_SENDER,
+    ) -> SentSignal:
+        """Send a signal to what a task instance submitted last."""
+        return self.drive(
+            signals.send_signal_to_task_instance(
+                self.scope, task_instance, name, payload, dedup_key=dedup_key, sent_by=sent_by
+            )
+        )
+
+    def read_parkings(self, task_ids: Iterable[str]) -> dict[str, list[Parking]]:
+        """The waits of tasks that have parked, by task."""
+        return self.drive(signals.read_parkings(canonical_ids(task_ids)))
 
     # -- waiting and cancelling ----------------------------------------------------------------------------------------
 

@@ -8,10 +8,13 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from airflow_horsies.core.signals import AWAITING_SIGNAL
 from airflow_horsies.core.task import Attempt, AttemptRecord, TaskState, TaskView
 
 # The attempt started and its end was not recorded: its process was killed.
 LOST = "LOST"
+# The attempt ended to wait for a signal without a worker. horsies records it as failed.
+PARKED = "PARKED"
 
 
 class Source(StrEnum):
@@ -57,7 +60,8 @@ def attempts_of(task: TaskView | None, records: Collection[AttemptRecord]) -> li
     :param task: None if horsies no longer keeps the task; the workers' records remain.
     """
     if task is None:
-        return [_from_record(record, record.outcome or LOST, record.finished_at) for record in records]
+        last = max((record.number for record in records), default=0)
+        return [_from_record(record, _last_outcome(record, last), record.finished_at) for record in records]
     metrics = {record.number: record.metrics for record in records}
     found = [_from_attempt(attempt, metrics.get(attempt.number, {})) for attempt in task.attempts]
     recorded = {attempt.number for attempt in task.attempts}
@@ -77,11 +81,16 @@ def recorded_attempts(task: TaskView, records: Collection[AttemptRecord]) -> lis
     return [attempt for attempt in attempts_of(task, records) if attempt.source is not Source.TASK]
 
 
+def is_parked(attempt: Attempt) -> bool:
+    """Whether the attempt ended to wait for a signal, which is no failure."""
+    return attempt.error_code == AWAITING_SIGNAL and attempt.will_retry
+
+
 def _from_attempt(attempt: Attempt, metrics: Mapping[str, Any]) -> ShownAttempt:
     return ShownAttempt(
         source=Source.HORSIES,
         number=attempt.number,
-        outcome=attempt.outcome,
+        outcome=PARKED if is_parked(attempt) else attempt.outcome,
         started_at=attempt.started_at,
         finished_at=attempt.finished_at,
         will_retry=attempt.will_retry,
@@ -124,9 +133,18 @@ def _from_task(task: TaskView, started_at: datetime) -> ShownAttempt:
     )
 
 
+def _last_outcome(record: AttemptRecord, last: int) -> str:
+    """The outcome of an attempt at a task that horsies no longer keeps."""
+    if record.error_code == AWAITING_SIGNAL and record.number < last:
+        return PARKED
+    return record.outcome or LOST
+
+
 def _outcome(record: AttemptRecord, task: TaskView) -> str:
     if record.outcome is not None:
-        return record.outcome
+        # Without a record of horsies yet, which follows within milliseconds.
+        is_over = task.state.is_terminal and record.number > task.retry_count
+        return PARKED if record.error_code == AWAITING_SIGNAL and not is_over else record.outcome
     is_last = all(attempt.number < record.number for attempt in task.attempts)
     return str(task.state) if is_last and task.state in (TaskState.CANCELLED, TaskState.RUNNING) else LOST
 

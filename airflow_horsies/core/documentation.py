@@ -8,6 +8,7 @@ ERRORS_PAGE = "reference/errors.html"
 # The codes of airflow_horsies.worker and of horsies itself; tasks may define others.
 DOCUMENTED_CODES = frozenset(
     {
+        "AWAITING_SIGNAL",
         "BAD_INPUT",
         "BROKER_ERROR",
         "CHUNKS_UNSUPPORTED",
@@ -15,6 +16,7 @@ DOCUMENTED_CODES = frozenset(
         "ITEMS_FAILED",
         "NO_TYPE_AVAILABLE",
         "OUTCOMES_UNAVAILABLE",
+        "PARKING_NOT_POSSIBLE",
         "PYDANTIC_HYDRATION_ERROR",
         "PYTHON_UDF_ERROR",
         "PYTHON_WORKER_LOST",
@@ -24,6 +26,9 @@ DOCUMENTED_CODES = frozenset(
         "RESULT_NOT_READY",
         "RESULT_TOO_LARGE",
         "RETURN_TYPE_MISMATCH",
+        "SIGNALS_UNAVAILABLE",
+        "SIGNALS_UNSUPPORTED",
+        "SIGNAL_TIMED_OUT",
         "SPARK_ANALYSIS_ERROR",
         "SPARK_DATA_ERROR",
         "SPARK_EXECUTOR_LOST",

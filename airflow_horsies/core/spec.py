@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
+from airflow_horsies.core.signals import AWAITING_SIGNAL, PARKED_SECONDS, PARKING_TASKS
 from airflow_horsies.core.validation import (
     require,
     require_error_code,
@@ -75,6 +76,17 @@ class RetryPolicy:
             jitter=jitter,
             max_delay_seconds=max_delay_seconds,
         )
+
+    @classmethod
+    def parking(cls) -> RetryPolicy:
+        """For a task that calls ``park_until()``, without other retries."""
+        return cls.fixed([PARKED_SECONDS], auto_retry_for=[AWAITING_SIGNAL], jitter=False)
+
+    def with_parking(self) -> RetryPolicy:
+        """The same retries for a task that also calls ``park_until()``; parked attempts do not count as retries."""
+        if AWAITING_SIGNAL in self.auto_retry_for:
+            return self
+        return replace(self, auto_retry_for=[*self.auto_retry_for, AWAITING_SIGNAL])
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> RetryPolicy:
@@ -187,6 +199,9 @@ class TaskSpec:
             "retry_policy",
             f"must be a RetryPolicy, not {type(self.retry_policy).__name__}",
         )
+        if self.task_name in PARKING_TASKS:
+            policy = RetryPolicy.parking() if self.retry_policy is None else self.retry_policy.with_parking()
+            object.__setattr__(self, "retry_policy", policy)
         require(
             isinstance(self.retain_rerun_input, bool),
             "retain_rerun_input",

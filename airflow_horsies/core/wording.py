@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from airflow_horsies.core.attempts import LOST, ShownAttempt, Source, recorded_attempts
+from airflow_horsies.core.attempts import LOST, PARKED, ShownAttempt, Source, recorded_attempts
 from airflow_horsies.core.log import Progress
 from airflow_horsies.core.task import AttemptRecord, TaskFailure, TaskView
 
@@ -23,6 +23,8 @@ def describe_attempts(task: TaskView, records: Collection[AttemptRecord]) -> Ite
 def describe_attempt(attempt: ShownAttempt) -> str:
     """One line for a log."""
     line = f"attempt {attempt.number}: {attempt.outcome}{_when_and_where(attempt)}"
+    if attempt.outcome == PARKED:
+        return f"{line}. {one_line(attempt.message or '')}"
     if attempt.error_code and attempt.finished_at:
         line += f", {attempt.error_code}: {one_line(attempt.message or '')}"
     return f"{line} (will be retried)" if attempt.will_retry else line

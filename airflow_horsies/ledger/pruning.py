@@ -11,6 +11,7 @@ from datetime import timedelta
 from airflow_horsies.db.statement import Script, Statement, sql_text
 from airflow_horsies.ledger.catalog import SINCE as CATALOG_SINCE
 from airflow_horsies.ledger.catalog import prune_catalog
+from airflow_horsies.ledger.messages import SINCE as MESSAGES_SINCE
 from airflow_horsies.ledger.repairing import SINCE as REPAIRS_SINCE
 from airflow_horsies.ledger.repairing import prune_repairs
 from airflow_horsies.ledger.schema import PACKAGE, read_version
@@ -23,6 +24,8 @@ SINCE = 5
 PAGE_IDS = 500
 PAGE_LINES = 5_000
 PAGE_ITEMS = 5_000
+# Of the targets of messages, in one transaction.
+MAX_TARGET_PAGES = 20
 PRUNE_AFTER = timedelta(days=1)
 
 
@@ -68,6 +71,8 @@ def prune_page(wire: Wire, rule: PruneRule, *, after: str | None) -> Script[Prun
             yield prune_repairs()
         if version >= CATALOG_SINCE:
             yield prune_catalog()
+        if version >= MESSAGES_SINCE:
+            yield from _prune_messages(wire, rule)
         return PrunedPage(is_last=True, last_id=after)
     old = [row["horsies_task_id"] for row in rows if row["is_old"]]
     kept = (yield from read_statuses(wire, old)) if old else {}
@@ -119,3 +124,21 @@ def _prune_tasks(rule: PruneRule, gone: list[str]) -> Script[int]:
     )
     pruned: int = row["pruned"]
     return pruned
+
+
+def _prune_messages(wire: Wire, rule: PruneRule) -> Script[None]:
+    """Remove signals, waits and checkpoints of tasks and workflows that horsies no longer keeps."""
+    seconds = rule.older_than.total_seconds()
+    after: str | None = None
+    for _ in range(MAX_TARGET_PAGES):
+        values = {"older_than_seconds": seconds, "after": after, "limit": PAGE_IDS}
+        rows = yield Statement(sql_text(PACKAGE, "find_old_messages"), values)
+        if not rows:
+            return
+        old = [row["id"] for row in rows if row["is_old"]]
+        if old:
+            kept = set((yield from read_statuses(wire, old)))
+            kept |= {row["id"] for row in (yield wire.find_workflows(old))}
+            gone = [target for target in old if target not in kept]
+            yield Statement(sql_text(PACKAGE, "prune_messages"), {"gone": gone, "older_than_seconds": seconds})
+        after = rows[-1]["id"]

@@ -6,16 +6,18 @@ from airflow_horsies.operators.base import HorsiesTaskOperator
 from airflow_horsies.operators.batch import HorsiesBatchOperator
 from airflow_horsies.operators.cancel import HorsiesCancelOperator
 from airflow_horsies.operators.graph import HorsiesGraphOperator
+from airflow_horsies.operators.signal import HorsiesSignalOperator
 from airflow_horsies.operators.task import XCOM_TASK_ID, HorsiesOperator
 from airflow_horsies.operators.workflow import XCOM_WORKFLOW_ID, HorsiesWorkflowOperator
 
 __all__ = [
     "XCOM_TASK_ID",
-    "XCOM_WORKFLOW_ID",
     "HorsiesBatchOperator",
     "HorsiesCancelOperator",
     "HorsiesGraphOperator",
     "HorsiesOperator",
+    "HorsiesSignalOperator",
     "HorsiesTaskOperator",
     "HorsiesWorkflowOperator",
+    "XCOM_WORKFLOW_ID",
 ]

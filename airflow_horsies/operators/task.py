@@ -11,6 +11,7 @@ from airflow.providers.common.compat.sdk import Context
 
 from airflow_horsies.client.async_client import AsyncClient
 from airflow_horsies.client.client import Client
+from airflow_horsies.core.signals import AWAITING_SIGNAL
 from airflow_horsies.core.spec import TaskSpec
 from airflow_horsies.core.submission import AirflowTry, SubmitOutcome, SubmitResult, TaskInstanceKey
 from airflow_horsies.core.task import AttemptRecord, TaskState, TaskView
@@ -96,11 +97,13 @@ class HorsiesOperator(HorsiesTaskOperator):
                 case SubmitOutcome.KEPT:
                     text = f"Kept task {result.task_id}, which is {result.state}"
             self.log.info("%s (life %s, round %s).", text, result.life, result.round)
-        if self.horsies_retry_policy and self.retries:
+        policy = self.horsies_retry_policy or {}
+        codes = [code for code in policy.get("auto_retry_for", ()) if code != AWAITING_SIGNAL]
+        if codes and self.retries:
             self.log.info(
                 "Both horsies and Airflow retry: horsies up to %s times for %s, and Airflow up to %s times after that.",
-                self.horsies_retry_policy["max_retries"],
-                ", ".join(self.horsies_retry_policy["auto_retry_for"]),
+                policy["max_retries"],
+                ", ".join(codes),
                 self.retries,
             )
         context["ti"].xcom_push(key=XCOM_TASK_ID, value=sent[0].task_id)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
+from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession, Window
 from pyspark.sql import functions as f
+
+from airflow_horsies.core.signals import AWAITING_SIGNAL
 
 NOT_BY_AIRFLOW = "(not sent by Airflow)"
 SLOWEST = 20
@@ -93,26 +95,38 @@ def attempts_of(spark: SparkSession, tasks: DataFrame, end: datetime) -> DataFra
             "hostname",
         )
     )
-    return attempts.join(tasks, "horsies_task_id").select(
-        "horsies_task_id",
-        "attempt",
-        "task_name",
-        "queue",
-        "dag_id",
-        "run_id",
-        "task_id",
-        "map_index",
-        "day",
-        "outcome",
-        "will_retry",
-        f.col("attempt_error_code").alias("error_code"),
-        "started_at",
-        _seconds("started_at", "attempt_finished_at").alias("run_seconds"),
-        # Only the first attempt has the waiting time of a task.
-        f.when(f.col("attempt") == 1, _seconds("sent_at", "started_at")).alias("wait_seconds"),
-        "worker_id",
-        "hostname",
+    return (
+        _without_parked(attempts)
+        .join(tasks, "horsies_task_id")
+        .select(
+            "horsies_task_id",
+            "attempt",
+            "task_name",
+            "queue",
+            "dag_id",
+            "run_id",
+            "task_id",
+            "map_index",
+            "day",
+            "outcome",
+            "will_retry",
+            f.col("attempt_error_code").alias("error_code"),
+            "started_at",
+            _seconds("started_at", "attempt_finished_at").alias("run_seconds"),
+            # Only the first attempt has the waiting time of a task.
+            f.when(f.col("is_first"), _seconds("sent_at", "started_at")).alias("wait_seconds"),
+            "worker_id",
+            "hostname",
+        )
     )
+
+
+def _without_parked(attempts: DataFrame) -> DataFrame:
+    """The attempts of a task numbered from 1, without those that ended only to wait for a signal."""
+    of_task = Window.partitionBy("horsies_task_id").orderBy("attempt")
+    is_parked = f.col("will_retry") & f.col("attempt_error_code").eqNullSafe(AWAITING_SIGNAL)
+    first = attempts.withColumn("is_first", f.col("attempt") == 1)
+    return first.where(~is_parked).withColumn("attempt", f.row_number().over(of_task))
 
 
 def _read(spark: SparkSession, table: str, *columns: str) -> DataFrameReader:

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
+from typing import Any
 
 from airflow_horsies.client.async_client import AsyncClient, T
 from airflow_horsies.client.calls import canonical_ids
 from airflow_horsies.client.client import Client
 from airflow_horsies.client.hub import Waiter
+from airflow_horsies.client.signals import DEFAULT_SENDER
 from airflow_horsies.core.batch import BatchSpec, BatchTasks, ChunkCount, SubmittedBatch
 from airflow_horsies.core.catalog import KnownTask
 from airflow_horsies.core.cluster import QueueDepth, WorkerState
 from airflow_horsies.core.log import LogCursor, Progress, TaskNews
+from airflow_horsies.core.signals import SentSignal
 from airflow_horsies.core.spec import TaskSpec
 from airflow_horsies.core.submission import (
     AirflowTry,
@@ -129,6 +132,28 @@ class FakeAsyncClient(FakeAsyncWorkflows, AsyncClient):
 
     async def cancel_task(self, task_id: str, *, states: Collection[TaskState] = LIVE_STATES) -> CancelOutcome:
         return self.client.cancel_task(task_id, states=states)
+
+    async def signal(
+        self,
+        target: str,
+        name: str,
+        payload: Any = None,
+        *,
+        dedup_key: str | None = None,
+        sent_by: str = DEFAULT_SENDER,
+    ) -> SentSignal:
+        return self.client.signal(target, name, payload, dedup_key=dedup_key, sent_by=sent_by)
+
+    async def signal_task_instance(
+        self,
+        task_instance: TaskInstanceKey,
+        name: str,
+        payload: Any = None,
+        *,
+        dedup_key: str | None = None,
+        sent_by: str = DEFAULT_SENDER,
+    ) -> SentSignal:
+        return self.client.signal_task_instance(task_instance, name, payload, dedup_key=dedup_key, sent_by=sent_by)
 
     async def cancel_tasks(self, task_ids: Iterable[str]) -> dict[str, CancelOutcome]:
         return self.client.cancel_tasks(task_ids)

@@ -14,6 +14,7 @@ from airflow_horsies.client.calls import canonical_ids
 from airflow_horsies.client.client import Client
 from airflow_horsies.client.rules import Submitter, UnknownRunKey
 from airflow_horsies.client.settings import ClientSettings
+from airflow_horsies.client.signals import DEFAULT_SENDER, Parking, require_one, require_target
 from airflow_horsies.client.waiting import POLL_SECONDS, wait_timeout
 from airflow_horsies.core.batch import (
     BatchPlaces,
@@ -31,6 +32,7 @@ from airflow_horsies.core.catalog import KnownTask
 from airflow_horsies.core.cluster import QueueDepth, RetentionClass, WorkerState
 from airflow_horsies.core.log import READ_LINES, LogCursor, LogLine, Progress, TaskNews
 from airflow_horsies.core.paging import PageCursor, TaskPage, require_page_size
+from airflow_horsies.core.signals import SentSignal, encode_payload, require_signal_name
 from airflow_horsies.core.spec import DEFAULT_QUEUE, TaskSpec
 from airflow_horsies.core.submission import (
     AirflowTry,
@@ -39,6 +41,7 @@ from airflow_horsies.core.submission import (
     SubmitOutcome,
     SubmitResult,
     TaskInstanceKey,
+    latest_task_ids,
     require_on_clear,
 )
 from airflow_horsies.core.task import LIVE_STATES, AttemptRecord, CancelOutcome, TaskState, TaskView, require_states
@@ -368,6 +371,33 @@ class FakeClient(FakeWorkflows, Client):
         if timeout_seconds is None:
             raise endless(waiting[0])
         raise wait_timeout([task.id for task in waiting])
+
+    def signal(
+        self,
+        target: str,
+        name: str,
+        payload: Any = None,
+        *,
+        dedup_key: str | None = None,
+        sent_by: str = DEFAULT_SENDER,
+    ) -> SentSignal:
+        target, name = require_target(target), require_signal_name(name)
+        return self.memory.send_signal(target, name, encode_payload(payload), dedup_key)
+
+    def signal_task_instance(
+        self,
+        task_instance: TaskInstanceKey,
+        name: str,
+        payload: Any = None,
+        *,
+        dedup_key: str | None = None,
+        sent_by: str = DEFAULT_SENDER,
+    ) -> SentSignal:
+        found = latest_task_ids(self.read_submissions(task_instance))
+        return self.signal(require_one(found, task_instance), name, payload, dedup_key=dedup_key, sent_by=sent_by)
+
+    def read_parkings(self, task_ids: Iterable[str]) -> dict[str, list[Parking]]:
+        return {}
 
     def can_listen(self) -> bool:
         return self.settings.listens

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -303,6 +304,18 @@ class FakeHorsies:
         :param task_name: the name under which the task is registered on the workers.
         """
         return [dict(task.kwargs) for _, task in self._tasks(task_name)]
+
+    def signals(self, name: str) -> list[Any]:
+        """
+        The payload of each signal of this name, in the order of sending.
+
+        .. code-block:: python
+
+            assert horsies.signals("approved") == [{"by": "anna"}]
+
+        :param name: the name of the signal.
+        """
+        return [json.loads(payload) for sent, payload in self.memory.signals if sent.name == name]
 
     def specs(self, task_name: str) -> list[TaskSpec]:
         """

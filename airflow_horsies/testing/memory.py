@@ -19,9 +19,11 @@ from airflow_horsies.client.rules import (
     require_distinct_keys,
     require_same_command,
 )
+from airflow_horsies.client.signals import has_ended
 from airflow_horsies.core.chunk import CHUNK_SUFFIX, ITEMS, ITEMS_FAILED
 from airflow_horsies.core.cluster import QueueDepth
 from airflow_horsies.core.log import LogCursor, LogLine, Progress, TaskNews, lines_of_each
+from airflow_horsies.core.signals import SentSignal
 from airflow_horsies.core.task import (
     LIVE_STATES,
     AttemptRecord,
@@ -57,9 +59,27 @@ class Memory:
         # Workflows that a user paused, and those that were resumed.
         self.paused: set[str] = set()
         self.resumed: set[str] = set()
+        # The signals in the order of sending, each with its payload as JSON.
+        self.signals: list[tuple[SentSignal, str]] = []
+        self._dedup_keys: dict[tuple[str, str, str], SentSignal] = {}
         self._looked_at: set[str] = set()
 
     # -- sending -----------------------------------------------------------------------------------------------------
+
+    @locked
+    def send_signal(self, target: str, name: str, payload: str, dedup_key: str | None) -> SentSignal:
+        """Record a signal. A task that ends only when it is read can always receive it; a cancelled one cannot."""
+        known = None if dedup_key is None else self._dedup_keys.get((target, name, dedup_key))
+        if known is not None:
+            return replace(known, is_new=False, resumed=0)
+        task = self.tasks.get(target)
+        if task is not None and task.state is TaskState.CANCELLED:
+            raise has_ended(f"Task {target}", task.state, target)
+        sent = SentSignal(id=str(uuid.uuid4()), target=target, name=name)
+        self.signals.append((sent, payload))
+        if dedup_key is not None:
+            self._dedup_keys[target, name, dedup_key] = sent
+        return sent
 
     @locked
     def enqueue_task(self, task: NewTask) -> str:

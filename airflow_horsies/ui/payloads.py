@@ -16,10 +16,11 @@ from airflow_horsies.core.submission import TaskInstanceKey
 from airflow_horsies.core.task import CancelOutcome, TaskState
 from airflow_horsies.core.values import AttemptValues, LineValues, ProgressValues
 
-SegmentKind: TypeAlias = Literal["waiting", "claimed", "running", "backing off"]
+SegmentKind: TypeAlias = Literal["waiting", "claimed", "running", "backing off", "parked"]
 EventKind: TypeAlias = Literal[
     "sent",
     "started",
+    "parked",
     "failed, will be retried",
     "pending",
     "claimed",

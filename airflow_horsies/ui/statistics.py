@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from math import ceil
 from typing import cast
 
+from airflow_horsies.core.attempts import is_parked
 from airflow_horsies.core.task import Attempt, TaskState, TaskView
 from airflow_horsies.ui.payloads import Bucket, EventKind
 
@@ -60,6 +61,7 @@ def events(tasks: Sequence[TaskView]) -> Iterator[Event]:
         for attempt in task.attempts:
             if attempt.outcome != SUCCEEDED:
                 what: EventKind = "failed, will be retried" if attempt.will_retry else "failed"
+                what = "parked" if is_parked(attempt) else what
                 yield Event(at=attempt.finished_at, what=what, task=task, attempt=attempt)
         if task.started_at and task.state is TaskState.RUNNING:
             yield Event(at=task.started_at, what="started", task=task)
@@ -72,7 +74,7 @@ def _bucket(start: int, attempts: Sequence[Attempt]) -> Bucket:
     return Bucket(
         start=datetime.fromtimestamp(start, UTC),
         ended=len(attempts),
-        failed=sum(attempt.outcome != SUCCEEDED for attempt in attempts),
+        failed=sum(attempt.outcome != SUCCEEDED and not is_parked(attempt) for attempt in attempts),
         p50_seconds=_percentile(durations, 0.50),
         p95_seconds=_percentile(durations, 0.95),
     )

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from itertools import zip_longest
 
-from airflow_horsies.core.attempts import ShownAttempt
+from airflow_horsies.core.attempts import PARKED, ShownAttempt
 from airflow_horsies.core.submission import Submission
 from airflow_horsies.core.task import TaskView
 from airflow_horsies.ui.airflow_side import MAX_TRIES, AirflowTry
@@ -46,7 +46,7 @@ def segments(submission: Submission, task: TaskView | None, attempts: Sequence[S
         )
         if over is None:
             return pieces
-        kind, since = "backing off", over
+        kind, since = "parked" if attempt.outcome == PARKED else "backing off", over
     if task.state.is_terminal:
         if not attempts:
             pieces += _pause(kind, since, task.finished_at or since, None)

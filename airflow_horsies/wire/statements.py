@@ -139,6 +139,9 @@ class Wire:
             },
         )
 
+    def find_workflows(self, ids: Collection[str]) -> Statement:
+        return Statement(self._sql("find_workflows"), {"ids": list(ids)})
+
     def cancel_task(self, task_id: str, states: Collection[TaskState]) -> Statement:
         name = "cancel_task" if self.schema.has_cancel_function else "cancel_task_by_update"
         return Statement(self._sql(name), {"id": task_id, "states": [state.value for state in states]})

@@ -14,12 +14,14 @@ from horsies import AppConfig, CustomQueueConfig, Horsies, PostgresConfig, Queue
 from pydantic import SecretStr
 
 from airflow_horsies.worker.catalog import make_catalog
+from airflow_horsies.core.signals import SLEEP, WAIT_FOR_SIGNAL
 from airflow_horsies.worker.child import start_child
 from airflow_horsies.worker.control import register_control_tasks
 from airflow_horsies.worker.defaults import WorkerApp, claims_of, may_prefetch
 from airflow_horsies.worker.reporter import database_of
 from airflow_horsies.worker.settings import Queue, WorkerSettings
-from airflow_horsies.worker.tasks import apply_settings, uses_spark
+from airflow_horsies.worker.tasks import apply_settings, python_task, uses_spark
+from airflow_horsies.worker.waiting import sleep, wait_for_signal
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +79,8 @@ def horsies_app(
     app.may_prefetch = may_prefetch({**{"custom_queues": ours.get("custom_queues")}, **config})
     apply_settings(app, settings)
     register_control_tasks(app, database_of(settings.direct_database_url or settings.database_url))
+    python_task(app, WAIT_FOR_SIGNAL, parks=True)(wait_for_signal)
+    python_task(app, SLEEP, parks=True)(sleep)
     if settings.spark.is_connect:
         # UDFs that are created when a module is imported depend on the kind of session.
         os.environ.update(SPARK_REMOTE=settings.spark.master, SPARK_CONNECT_MODE_ENABLED="1")

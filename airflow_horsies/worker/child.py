@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import multiprocessing.util
 import os
 import threading
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from horsies import TaskError, TaskResult
 
 from airflow_horsies.borrowed.horsies import Assignment, OperationalErrorCode, OutcomeCode, find_assignment
+from airflow_horsies.core.signals import AWAITING_SIGNAL, MAX_CHECKPOINT_BYTES, encode_payload
 from airflow_horsies.worker.announcing import Announcer
 from airflow_horsies.worker.attempt import Running, RunningAttempt, RunningItem, StopReason
 from airflow_horsies.worker.chunk import ChunkOrder, ChunkRun, ItemTask, Tools
@@ -24,8 +27,10 @@ from airflow_horsies.worker.logs import AttemptLog, Capture
 from airflow_horsies.worker.masking import mask_known
 from airflow_horsies.worker.outcomes import OutcomeWriter
 from airflow_horsies.worker.parent_death import die_with_parent
+from airflow_horsies.worker.parking import Parker
 from airflow_horsies.worker.reporter import Reporter, database_of
 from airflow_horsies.worker.settings import WorkerSettings
+from airflow_horsies.worker.signals import Mailbox, TaskParked
 from airflow_horsies.worker.stopping import Stopper
 
 if TYPE_CHECKING:
@@ -66,6 +71,8 @@ class Child:
         database = database_of(settings.direct_database_url or settings.database_url)
         self._reporter = Reporter(database, stop=self._stop, before_report=self._before_report)
         self._outcomes = OutcomeWriter(self._reporter.make_client, self._stop)
+        self.mailbox = Mailbox(self._reporter.make_client, self._stop)
+        self._parker = Parker(self._reporter.make_client)
         self._database = database
         self._chunk: ChunkRun | None = None
         self._housekeeper = Housekeeper(
@@ -86,6 +93,7 @@ class Child:
         self._stopper.install()
         self._reporter.start()
         multiprocessing.util.Finalize(None, self._reporter.flush, exitpriority=20)
+        multiprocessing.util.Finalize(None, self._parker.flush, exitpriority=15)
         if self._settings.housekeeping.every:
             self._housekeeper.start()
         if self._spark is not None:
@@ -198,7 +206,7 @@ class Child:
         self._capture.end_lines()
         if attempt.stop_reason is not None:
             attempt.log.add_place(error)
-        elif not isinstance(error, TaskFault):
+        elif not isinstance(error, TaskFault | TaskParked):
             attempt.log.add_exception(error)
 
     def _settle(self, attempt: RunningAttempt) -> None:
@@ -229,6 +237,8 @@ class Child:
     ) -> Outcome:
         if attempt.stop_reason is not None and (error is not None or attempt.is_interrupted):
             return _failed(*_end_stopped(attempt, attempt.stop_reason))
+        if isinstance(error, TaskParked):
+            return self._end_parked(attempt, error)
         if error is None or failure is None:
             attempt.end("COMPLETED")
             return TaskResult(ok=value)
@@ -241,6 +251,13 @@ class Child:
             return _failed(unhandled, failure.message)
         # The exception_mapper of the app or of the task may choose the error code.
         raise error
+
+    def _end_parked(self, attempt: RunningAttempt, error: TaskParked) -> Outcome:
+        message = str(error)
+        attempt.log.add_note("INFO", message)
+        attempt.end("FAILED", AWAITING_SIGNAL, message)
+        self._parker.add(error.parked)
+        return _failed(AWAITING_SIGNAL, message)
 
     # -- on other threads ----------------------------------------------------------------------------------------
 
@@ -347,6 +364,96 @@ def progress(done: int, total: int | None = None, text: str | None = None) -> No
     elif attempt is not None:
         attempt.reports_own_progress = True
         attempt.progress = values
+
+
+def receive(name: str, *, timeout: timedelta | float | None = None) -> Any:
+    """
+    Wait for a signal on the worker, which does nothing else meanwhile, and return its payload.
+
+    A signal that was sent before the call is returned at once. A later attempt of the task sees again what an earlier
+    one has received. For long waits, use :func:`park_until`.
+
+    .. code-block:: python
+
+        answer = receive("confirmed", timeout=timedelta(minutes=1))
+
+    :param name: the name of the signal.
+    :param timeout: fail with ``SIGNAL_TIMED_OUT`` after this time, a timedelta or seconds; None waits without end.
+    """
+    child, attempt = _in_worker("receive()")
+    return child.mailbox.receive(attempt, name, timeout)
+
+
+def park_until(name: str, *, timeout: timedelta | float | None = None) -> Any:
+    """
+    Return the payload of a signal, or end the attempt and start the task again when the signal arrives.
+
+    The task holds no worker and no connection while it waits. It then starts from its beginning: earlier calls return
+    what they returned before, and :func:`checkpoint` keeps what else must not be done twice. It needs a retry policy
+    that lets it park: ``RetryPolicy.parking()`` of the sender, or ``parks=True`` of the task.
+
+    .. code-block:: python
+
+        @python_task(app, "reports.publish", parks=True)
+        def publish(*, report: str) -> str:
+            approval = park_until("approved", timeout=timedelta(days=2))
+            return f"{report}, approved by {approval['by']}"
+
+    :param name: the name of the signal.
+    :param timeout: fail with ``SIGNAL_TIMED_OUT`` this long after the first call; None waits without end.
+    """
+    child, attempt = _in_worker("park_until()")
+    return child.mailbox.park(attempt, name, timeout)
+
+
+def park_for(duration: timedelta | float) -> None:
+    """
+    Wait for a time without holding a worker, as :func:`park_until` does. The time begins with the first attempt.
+
+    :param duration: how long to wait, a timedelta or seconds.
+    """
+    child, attempt = _in_worker("park_for()")
+    child.mailbox.sleep(attempt, duration)
+
+
+def checkpoint(value: Any) -> None:
+    """
+    Keep a value for the next attempt; durable when the call returns. It replaces the last one.
+
+    A retry by horsies or by Airflow finds it with :func:`last_checkpoint`; clearing the task instance discards it. Does
+    nothing outside a worker.
+
+    .. code-block:: python
+
+        done = last_checkpoint(default=0)
+        for number, part in enumerate(parts[done:], start=done + 1):
+            load(part)
+            checkpoint(number)
+
+    :param value: a JSON value of up to 1 MiB.
+    """
+    text = encode_payload(value, field="value", max_bytes=MAX_CHECKPOINT_BYTES)
+    attempt = None if _child is None else _child.current
+    if _child is not None and attempt is not None:
+        _child.mailbox.write_checkpoint(attempt, text)
+
+
+def last_checkpoint(default: Any = None) -> Any:
+    """
+    The value that :func:`checkpoint` kept last in this life of the task.
+
+    :param default: returned if there is none, and outside a worker.
+    """
+    attempt = None if _child is None else _child.current
+    text = None if _child is None or attempt is None else _child.mailbox.read_checkpoint(attempt)
+    return default if text is None else json.loads(text)
+
+
+def _in_worker(call: str) -> tuple[Child, RunningAttempt]:
+    attempt = None if _child is None else _child.current
+    if _child is None or attempt is None:
+        raise TaskFault("SIGNALS_UNSUPPORTED", f"{call} works only in a task of a horsies worker. Run it there.")
+    return _child, attempt
 
 
 def _end_stopped(attempt: RunningAttempt, reason: StopReason) -> tuple[OutcomeCode | str, str]:

@@ -48,6 +48,13 @@ ERROR_CODES = {
     "WORKFLOW_NOT_REGISTERED": ErrorCode(False, "The worker does not know the workflow that was to be started."),
     "WORKFLOW_NOT_FOUND": ErrorCode(False, "The workflow to resume does not exist, or is past its retention."),
     "WORKFLOW_NOT_RESUMED": ErrorCode(True, "horsies could not resume a paused workflow."),
+    "AWAITING_SIGNAL": ErrorCode(True, "No failure: the attempt ended to wait for a signal without a worker."),
+    "SIGNAL_TIMED_OUT": ErrorCode(False, "A signal did not arrive within the timeout of the wait."),
+    "SIGNALS_UNAVAILABLE": ErrorCode(True, "Signals or checkpoints could not be read or written."),
+    "SIGNALS_UNSUPPORTED": ErrorCode(
+        False, "No signals or checkpoints here: in an item of a chunk, outside of a worker, or with tables too old."
+    ),
+    "PARKING_NOT_POSSIBLE": ErrorCode(False, "The task was sent without a retry policy that lets it park."),
     "GOOD_UNTIL_PASSED": ErrorCode(False, "good_until passed while the task ran, and the task has stop_at_good_until."),
 }
 """horsies adds its own codes: TASK_TIMEOUT, WORKER_CRASHED, UNHANDLED_EXCEPTION for any other exception, and more."""

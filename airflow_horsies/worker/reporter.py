@@ -88,9 +88,9 @@ class Reporter:
         for name, target in (("horsies-reporter", self._serve), ("horsies-clock", self._keep_time)):
             threading.Thread(target=target, name=name, daemon=True).start()
 
-    def make_client(self) -> WorkerClient:
+    def make_client(self, kind: type[WorkerClient] = WorkerClient) -> WorkerClient:
         """A client with a connection of its own, which the clock replaces if the database does not answer."""
-        client = WorkerClient(self._database)
+        client = kind(self._database)
         self._clients.append(client)
         return client
 

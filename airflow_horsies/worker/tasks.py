@@ -22,6 +22,7 @@ from airflow_horsies.worker.chunk import ItemTask
 from airflow_horsies.worker.errors import Failure, short
 from airflow_horsies.worker.results import to_json, to_json_text
 from airflow_horsies.worker.settings import DEFAULT_RESULT_BYTES, WorkerSettings
+from airflow_horsies.worker.waiting import with_parking
 
 __all__ = [
     "Arguments",
@@ -47,6 +48,7 @@ def spark_task(
     *,
     max_rows: int | None = None,
     stop_at_good_until: bool = False,
+    parks: bool = False,
     **options: Any,
 ) -> Callable[[F], F]:
     """
@@ -68,10 +70,13 @@ def spark_task(
     :param name: the name that operators use for the task.
     :param max_rows: allow the function to return a DataFrame of up to this many rows, which become dicts.
     :param stop_at_good_until: stop the task when its ``good_until`` passes while it runs.
+    :param parks: the task calls ``park_until()``, as a node of a workflow or sent by horsies itself. Whoever sends it
+        from Airflow sets ``retry_policy=RetryPolicy.parking()``.
     :param options: options of horsies' own ``app.task``: ``queue_name``, ``retry_policy``, ``timeout_ms``,
         ``exception_mapper`` …
     """
-    return _registering(app, name, max_rows, stop_at_good_until, options, with_spark=True)
+    given = with_parking(options) if parks else options
+    return _registering(app, name, max_rows, stop_at_good_until, given, with_spark=True)
 
 
 def python_task(
@@ -79,6 +84,7 @@ def python_task(
     name: str,
     *,
     stop_at_good_until: bool = False,
+    parks: bool = False,
     **options: Any,
 ) -> Callable[[F], F]:
     """
@@ -93,9 +99,11 @@ def python_task(
     :param app: the app made by ``horsies_app``.
     :param name: the name that operators use for the task.
     :param stop_at_good_until: stop the task when its ``good_until`` passes while it runs.
+    :param parks: the task calls ``park_until()``; see :func:`spark_task`.
     :param options: options of horsies' own ``app.task``.
     """
-    return _registering(app, name, None, stop_at_good_until, options, with_spark=False)
+    given = with_parking(options) if parks else options
+    return _registering(app, name, None, stop_at_good_until, given, with_spark=False)
 
 
 def uses_spark(app: Horsies) -> bool:

@@ -49,6 +49,7 @@ TASK_GUIDES = (
     "how-to/write-a-task.md",
     "how-to/workflows.md",
     "how-to/batch.md",
+    "how-to/signals.md",
     "how-to/history-and-report.md",
 )
 # Commands that need a machine, a cluster or an index that is not here, by their first word: looked at, and not run.

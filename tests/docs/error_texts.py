@@ -33,6 +33,16 @@ WORKER_CODES = {
     "WORKFLOW_NOT_REGISTERED": "Load the module of the workflow on every worker of the queue, and restart the workers.",
     "WORKFLOW_NOT_FOUND": "Check the id; `airflow horsies check` names the database of the connection.",
     "WORKFLOW_NOT_RESUMED": "Read the message, and resume the workflow again.",
+    "AWAITING_SIGNAL": (
+        "The task resumes with its signal. If the whole task failed with this code, `good_until` was too near, or "
+        "horsies refused to retry it: see [Signals](../how-to/signals.md#let-a-task-park)."
+    ),
+    "SIGNAL_TIMED_OUT": "Send the signal earlier, or wait longer.",
+    "SIGNALS_UNAVAILABLE": "Name the code in a retry policy. If it comes back, look at the database.",
+    "SIGNALS_UNSUPPORTED": "Read the message: it names the place, or asks for `airflow horsies db migrate`.",
+    "PARKING_NOT_POSSIBLE": (
+        "Set a retry policy as [Signals](../how-to/signals.md#let-a-task-park) shows, or wait with `receive()`."
+    ),
     "GOOD_UNTIL_PASSED": "Send the task earlier, set a later `good_until`, or leave out `stop_at_good_until`.",
 }
 

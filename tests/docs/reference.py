@@ -27,6 +27,7 @@ from airflow_horsies.operators import (
     HorsiesCancelOperator,
     HorsiesGraphOperator,
     HorsiesOperator,
+    HorsiesSignalOperator,
     HorsiesWorkflowOperator,
 )
 from airflow_horsies.operators.base import FailOrSkip, HorsiesTaskOperator
@@ -46,12 +47,19 @@ from airflow_horsies.worker import (
     ERROR_CODES,
     Queue,
     TaskFault,
+    checkpoint,
     horsies_app,
+    last_checkpoint,
     mask,
+    park_for,
+    park_until,
     progress,
     python_task,
+    receive,
     save_result,
     settings,
+    signal_node,
+    sleep_node,
     spark_task,
     workflow,
 )
@@ -124,8 +132,9 @@ def _operators() -> Iterator[str]:
     yield from _class(HorsiesWorkflowOperator, GraphOperator, WaitingOperator)
     yield from _class(HorsiesGraphOperator)
     yield from _class(HorsiesCancelOperator)
+    yield from _class(HorsiesSignalOperator)
     yield (
-        f"All but HorsiesCancelOperator have the extra link `{HorsiesAttemptsLink.name}`, which leads to the attempts "
+        f"All that send tasks or workflows have the extra link `{HorsiesAttemptsLink.name}`, which leads to the attempts "
         "of the task.\n"
     )
     yield "## Sensors\n"
@@ -141,7 +150,7 @@ def _operators() -> Iterator[str]:
     yield "## Retry policies\n"
     yield "`RetryPolicy`, from `airflow_horsies.models`, decides when horsies runs a failed attempt again.\n"
     yield from _class(RetryPolicy)
-    for factory in (RetryPolicy.fixed, RetryPolicy.exponential):
+    for factory in (RetryPolicy.fixed, RetryPolicy.exponential, RetryPolicy.parking, RetryPolicy.with_parking):
         yield f"`RetryPolicy.{factory.__name__}{_signature(factory)}`: {_summary(factory)}\n"
     yield "`HorsiesRetryPolicy`, from `airflow_horsies.retry_policies`, decides when Airflow does (3.3 and newer).\n"
     yield from _class(HorsiesRetryPolicy)
@@ -340,6 +349,8 @@ def _worker() -> Iterator[str]:
     yield from _function(workflow, "@workflow")
     yield from _function(save_result, "save_result")
     yield from _function(progress, "progress")
+    for function in (receive, park_until, park_for, checkpoint, last_checkpoint, signal_node, sleep_node):
+        yield from _function(function, function.__name__)
     yield from _function(mask, "mask")
     yield from _class(TaskFault)
     yield "`ResultReference` is what `save_result` returns. `ERROR_CODES` holds the [codes](errors.md) of workers.\n"

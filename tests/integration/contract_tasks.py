@@ -58,6 +58,16 @@ def die_once(*, marker: str) -> TaskResult[str, TaskError]:
     return TaskResult(ok="survived")
 
 
+@app.task("park")
+def park(*, marker: str) -> TaskResult[str, TaskError]:
+    """Runs until the file is there, and then ends to be retried, until the second file is there."""
+    if Path(f"{marker}.done").exists():
+        return TaskResult(ok="resumed")
+    while not Path(marker).exists():
+        time.sleep(0.01)
+    return TaskResult(err=TaskError(error_code="AWAITING_SIGNAL", message="Parked."))
+
+
 @app.task("sleep")
 def sleep(*, seconds: float) -> TaskResult[None, TaskError]:
     time.sleep(seconds)

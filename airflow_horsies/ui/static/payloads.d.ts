@@ -49,6 +49,7 @@ export interface Event {
   what:
     | "sent"
     | "started"
+    | "parked"
     | "failed, will be retried"
     | "pending"
     | "claimed"
@@ -226,14 +227,14 @@ export interface RunRow {
 }
 
 export interface RunSegment {
-  kind: "waiting" | "claimed" | "running" | "backing off";
+  kind: "waiting" | "claimed" | "running" | "backing off" | "parked";
   start: string;
   end: string | null;
   outcome: string | null;
 }
 
 export interface Segment {
-  kind: "waiting" | "claimed" | "running" | "backing off";
+  kind: "waiting" | "claimed" | "running" | "backing off" | "parked";
   start: string;
   end: string | null;
   outcome: string | null;

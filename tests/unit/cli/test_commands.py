@@ -462,6 +462,20 @@ def test_cancel_says_what_it_found(
     }
 
 
+def test_signal_sends_its_payload_once(client: WatchedClient, capsys: pytest.CaptureFixture[str]) -> None:
+    line = f"signal {ID} approved --payload 7 --dedup-key one"
+    assert run(line, capsys) == f"Sent the signal approved to {ID}. Tasks that it resumed: 0.\n"
+    assert run(line, capsys) == f"The signal approved was sent to {ID} before.\n"
+    assert json.loads(run(f"{line} -o json", capsys))["is_new"] is False
+    assert [payload for _, payload in client.memory.signals] == ["7"]
+
+
+def test_signal_refuses_what_is_no_json(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["signal", ID, "approved", "--payload", "yes"])
+    assert "is not JSON" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("line", "text", "value"),
     [

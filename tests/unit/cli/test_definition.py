@@ -44,6 +44,7 @@ def test_commands_are_those_that_are_documented() -> None:
         "horsies items",
         "horsies logs",
         "horsies rerun",
+        "horsies signal",
         "horsies tasks",
     ]
 

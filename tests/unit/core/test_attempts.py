@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from airflow_horsies.core.attempts import LOST, Source, attempts_of, recorded_attempts
+from airflow_horsies.core.attempts import LOST, PARKED, Source, attempts_of, recorded_attempts
 from airflow_horsies.models import Attempt, AttemptRecord, TaskState, TaskView
 
 START = datetime(2026, 1, 2, tzinfo=UTC)
@@ -91,3 +91,17 @@ def test_a_task_that_runs_has_an_attempt_before_anybody_recorded_it() -> None:
         Source.HORSIES,
         Source.WORKER,
     ]
+
+
+def test_an_attempt_that_waits_for_a_signal_is_parked_and_not_failed() -> None:
+    awaiting = replace(ATTEMPT, number=1, outcome="FAILED", will_retry=True, error_code="AWAITING_SIGNAL")
+    record = replace(RECORD, outcome="FAILED", error_code="AWAITING_SIGNAL", finished_at=at(2))
+    for view, records in (
+        (task(TaskState.PENDING, awaiting, retry_count=1), []),
+        (task(TaskState.RUNNING, retry_count=0), [record]),
+        (None, [record, replace(RECORD, number=2, outcome="COMPLETED")]),
+    ):
+        assert attempts_of(view, records)[0].outcome == PARKED
+    refused = task(TaskState.FAILED, replace(awaiting, will_retry=False))
+    assert attempts_of(refused, [])[0].outcome == "FAILED", "horsies refused to retry it"
+    assert attempts_of(task(TaskState.FAILED), [record])[0].outcome == "FAILED"

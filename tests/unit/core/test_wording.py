@@ -136,3 +136,9 @@ def test_metrics_are_one_line_with_units(metrics: dict[str, Any], told: str) -> 
 )
 def test_progress_is_a_part_of_a_line(done: int, total: int | None, stage: str | None, told: str) -> None:
     assert describe_progress(Progress(attempt=1, done=done, total=total, stage=stage)) == told
+
+
+def test_a_parked_attempt_is_no_failure() -> None:
+    parked = replace(ATTEMPT, error_code="AWAITING_SIGNAL", error_message="Parked: waits for the signal 'go'.")
+    line = "attempt 2: PARKED in 1.50 s on node. Parked: waits for the signal 'go'."
+    assert describe(task(TaskState.PENDING, parked)) == line

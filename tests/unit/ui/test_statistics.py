@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -73,3 +74,11 @@ def test_events_tell_each_thing_once() -> None:
     assert [each.what for each in events([running])] == ["sent", "started"]
     expired = task(0, state=TaskState.EXPIRED, finished_at=at(9))
     assert [each.what for each in events([expired])] == ["sent", "expired"]
+
+
+def test_a_parked_attempt_is_no_failure() -> None:
+    parked = replace(attempt(2, outcome="FAILED", will_retry=True), error_code="AWAITING_SIGNAL")
+    ended = task(0, parked, attempt(5))
+    assert [each.what for each in events([ended])] == ["sent", "parked", "completed"]
+    _, buckets = attempts_over_time([ended])
+    assert sum(bucket.failed for bucket in buckets) == 0

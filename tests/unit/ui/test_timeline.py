@@ -45,6 +45,10 @@ def attempt(number: int, started: float, finished: float, outcome: str = "FAILED
     )
 
 
+def parked(number: int, started: float, finished: float) -> Attempt:
+    return replace(attempt(number, started, finished), will_retry=True, error_code="AWAITING_SIGNAL")
+
+
 def record(number: int, started: float, finished: float | None = None, **changed: Any) -> AttemptRecord:
     ended = None if finished is None else at(finished)
     return AttemptRecord(
@@ -84,6 +88,11 @@ def _seconds(instant: datetime) -> float:
             task(TaskState.PENDING, attempts=(attempt(1, 1, 4),), next_retry_at=at(9)),
             (),
             [("waiting", 0, 1), ("running 1 FAILED", 1, 4), ("backing off", 4, None)],
+        ),
+        (
+            task(TaskState.PENDING, attempts=(parked(1, 1, 4),), next_retry_at=at(9)),
+            (),
+            [("waiting", 0, 1), ("running 1 PARKED", 1, 4), ("parked", 4, None)],
         ),
         (
             task(

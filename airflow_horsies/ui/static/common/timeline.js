@@ -18,7 +18,7 @@ const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21
 const MINIMUM_MS = 1000;
 const TICKS = 6;
 /** @type {Record<string, string>} */
-const KIND_CLASS = { waiting: "waiting", claimed: "claimed", "backing off": "backing-off" };
+const KIND_CLASS = { waiting: "waiting", claimed: "claimed", "backing off": "backing-off", parked: "parked" };
 /** @type {[string, string][]} */
 const KINDS = [
   ["waiting", "waiting"],
@@ -27,6 +27,7 @@ const KINDS = [
   ["completed", "completed"],
   ["failed", "failed"],
   ["backing-off", "backing off"],
+  ["parked", "parked"],
   ["cancelled", "cancelled"],
 ];
 

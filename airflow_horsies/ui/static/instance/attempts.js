@@ -22,13 +22,14 @@ export function attempts({ attempts, task }) {
 
 /** @param {Attempt} attempt */
 function attemptRows(attempt) {
+  const isRetried = attempt.will_retry && attempt.outcome !== "PARKED";
   const isRunning = attempt.finished_at === null && attempt.outcome === "RUNNING";
   return [
     h(
       "tr",
       {},
       h("td", {}, attempt.attempt),
-      h("td", {}, badge(attempt.outcome), attempt.will_retry ? h("span", { class: "quiet" }, " retried") : null),
+      h("td", {}, badge(attempt.outcome), isRetried ? h("span", { class: "quiet" }, " retried") : null),
       h("td", {}, time(attempt.started_at)),
       h("td", {}, isRunning ? since(attempt.started_at) : duration(attempt.duration_seconds)),
       h("td", {}, worker(attempt)),

@@ -39,7 +39,7 @@ export function facts(submission) {
  * @param {Attempt | undefined} last
  */
 function errorBox(task, last) {
-  const failed = last?.error_code && !["RUNNING", "COMPLETED"].includes(last.outcome) ? last : null;
+  const failed = last?.error_code && !["RUNNING", "COMPLETED", "PARKED"].includes(last.outcome) ? last : null;
   if (!failed && (!task.error_code || last)) return null;
   return h(
     "div",

@@ -1,0 +1,3 @@
+SELECT status, name
+FROM horsies_workflows
+WHERE id = %(id)s
