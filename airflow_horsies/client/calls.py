@@ -102,9 +102,7 @@ def submit_tasks(
 ) -> Call[list[SubmitResult]]:
     encoded = yield from encode_tasks(scope, specs, numbered=True)
 
-    def submit(
-        wire: Wire, submitter: Submitter, *, can_cancel: bool, gate: Gate | None
-    ) -> Script[list[SubmitResult]]:
+    def submit(wire: Wire, submitter: Submitter, *, can_cancel: bool, gate: Gate | None) -> Script[list[SubmitResult]]:
         return (yield from submitting.submit_tasks(wire, submitter, encoded, can_cancel=can_cancel, gate=gate))
 
     pipelined = not sending.are_many(encoded)

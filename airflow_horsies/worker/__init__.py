@@ -21,8 +21,8 @@ from airflow_horsies.worker.masking import mask
 from airflow_horsies.worker.results import save_result
 from airflow_horsies.worker.settings import Queue
 from airflow_horsies.worker.tasks import python_task, spark_task
-from airflow_horsies.worker.workflows import workflow
 from airflow_horsies.worker.waiting import signal_node, sleep_node
+from airflow_horsies.worker.workflows import workflow
 
 __all__ = [
     "ERROR_CODES",

@@ -13,8 +13,8 @@ from typing import Any
 from horsies import AppConfig, CustomQueueConfig, Horsies, PostgresConfig, QueueMode, RecoveryConfig
 from pydantic import SecretStr
 
-from airflow_horsies.worker.catalog import make_catalog
 from airflow_horsies.core.signals import SLEEP, WAIT_FOR_SIGNAL
+from airflow_horsies.worker.catalog import make_catalog
 from airflow_horsies.worker.child import start_child
 from airflow_horsies.worker.control import register_control_tasks
 from airflow_horsies.worker.defaults import WorkerApp, claims_of, may_prefetch
