@@ -34,6 +34,7 @@ from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.models import Submission, TaskInstanceKey, WorkflowState, node, ref
 from airflow_horsies.operators import HorsiesGraphOperator, HorsiesWorkflowOperator, releasing
 from airflow_horsies.operators.outcomes import TaskTimedOut
+from airflow_horsies.sensors import HorsiesWorkflowSensor
 from airflow_horsies.triggers import base as trigger_base
 from airflow_horsies.triggers.base import Reason
 from tests.integration.conftest import MakeHook, _cloned
@@ -81,6 +82,7 @@ class Run:
             **asdict(self.instance),
             **{"try_number": 1, "max_tries": 2, "start_date": self.started, **changed},
             xcom_push=lambda key, value: self.xcoms.update({key: value}),
+            get_first_reschedule_date=lambda context: None,
             task=None,
         )
         dag_run = SimpleNamespace(start_date=datetime(2026, 1, 1, tzinfo=UTC), clear_number=clear_number)
@@ -438,3 +440,52 @@ def test_missing_grant_is_told_with_the_statement_that_gives_it(
             connection.execute(f"DROP OWNED BY {role}".encode())
             connection.execute(f"DROP ROLE {role}".encode())
     assert run.ids == []
+
+
+# -- the sensor --------------------------------------------------------------------------------------------------------
+
+
+@in_both_ways
+def test_sensor_waits_for_the_workflow_of_another_task_instance_and_follows_its_clear(
+    run: Run, deferrable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__HORSIES__RESUME_HOLD_SECONDS", "0")
+    run.defer(slow())
+    key = run.instance
+
+    def make() -> HorsiesWorkflowSensor:
+        return HorsiesWorkflowSensor(
+            task_id="wait",
+            external_dag_id=key.dag_id,
+            external_task_id=key.task_id,
+            external_run_id=key.run_id,
+            horsies_conn_id=CONN_ID,
+            poke_interval=0.2,
+            timeout=120,
+            deferrable=deferrable,
+        )
+
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(Run(run.hook).play, make)
+        time.sleep(1)
+        # The clear cancels the first workflow and starts another one at once.
+        run.defer(slow(kwargs={"n": 2, "sleep": 1}), try_number=2, clear_number=1)
+        assert waiting.result(120) is None
+    assert [run.state(0), run.state(1)] == [WorkflowState.CANCELLED, WorkflowState.COMPLETED]
+
+
+@in_both_ways
+def test_sensor_fails_with_the_cause_of_the_workflow(
+    run: Run, tmp_path: Path, deferrable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__HORSIES__RESUME_HOLD_SECONDS", "0")
+    (tmp_path / "broken").touch()
+    kwargs = {"n": 1, "marker": str(tmp_path / "broken")}
+    workflow_id = run.play(lambda: month(workflow="contract.child", kwargs=kwargs, wait_for_completion=False))
+
+    def make() -> HorsiesWorkflowSensor:
+        given = {"horsies_conn_id": CONN_ID, "poke_interval": 0.2, "timeout": 120, "deferrable": deferrable}
+        return HorsiesWorkflowSensor(task_id="wait", workflow_ids=workflow_id, **given)
+
+    with pytest.raises(AirflowFailException, match=r"at node contract\.child/check .*BROKEN"):
+        Run(run.hook).play(make)
