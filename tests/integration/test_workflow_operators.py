@@ -209,7 +209,7 @@ def test_missing_parameter_is_told(run: Run) -> None:
 @pytest.mark.parametrize("on_expired", ["fail", "skip"])
 def test_workflow_that_nobody_starts_in_time_expires(run: Run, on_expired: Any) -> None:
     operator = lambda: month(queue="nobody", good_until=timedelta(seconds=1), on_expired=on_expired)  # noqa: E731
-    with pytest.raises(Exception, match="expired: no worker started it by") as ended:
+    with pytest.raises(Exception, match="expired: no worker started it within") as ended:
         run.play(operator)
     assert isinstance(ended.value, AirflowSkipException) is (on_expired == "skip")
 
