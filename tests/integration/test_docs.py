@@ -49,6 +49,7 @@ DATABASE = "horsies"
 # What tells the blocks of grants apart.
 GRANTS_ON_TASKS = "horsies_key_reservations"
 GRANTS_ON_OLDER_TASKS = "horsies 0.4 and older"
+GRANTS_ON_WORKFLOWS = "only for workflows"
 GRANTS_ON_LEDGER = "SCHEMA airflow_horsies"
 # The logical date of the DAG runs.
 TODAY = datetime.now(UTC)
@@ -191,7 +192,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
 
         migrated = made.run(block_of("how-to/permissions.md", "bash", "horsies_owner"))
         assert migrated.code == 0, migrated
-        for grants in (GRANTS_ON_TASKS, GRANTS_ON_LEDGER):
+        for grants in (GRANTS_ON_TASKS, GRANTS_ON_WORKFLOWS, GRANTS_ON_LEDGER):
             made.administer(block_of("how-to/permissions.md", "sql", grants), DATABASE, **WORKER_ROLE)
         connected = made.run(block_of("how-to/use-in-a-dag.md", "bash", "connections add"))
         assert connected.code == 0, (connected, worker.log_tail())
