@@ -21,6 +21,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
 
 from airflow_horsies.airflow_instance import InstanceState
+from airflow_horsies.client.ledger import migrate_ledger
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.exceptions import (
     AccessDenied,
@@ -418,6 +419,7 @@ def test_stored_trigger_of_this_release_can_be_made_again(run: Run) -> None:
 def test_missing_grant_is_told_with_the_statement_that_gives_it(
     run: Run, monkeypatch: pytest.MonkeyPatch, workflow_database: str
 ) -> None:
+    migrate_ledger(run.hook.client)
     role = f"poor_{uuid.uuid4().hex[:8]}"
     with psycopg.connect(**run.hook.settings.database.connect_args, autocommit=True) as connection:
         connection.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'poor'".encode())
