@@ -35,9 +35,10 @@ from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.models import Submission, TaskInstanceKey, WorkflowState, node, ref
 from airflow_horsies.operators import HorsiesGraphOperator, HorsiesWorkflowOperator, releasing
 from airflow_horsies.operators.outcomes import TaskTimedOut
+from airflow_horsies.operators.workflow import GraphOperator
 from airflow_horsies.sensors import HorsiesWorkflowSensor
 from airflow_horsies.triggers import base as trigger_base
-from airflow_horsies.triggers.base import Reason
+from airflow_horsies.triggers.base import HorsiesTrigger, Reason
 from tests.integration.conftest import MakeHook, _cloned
 from tests.integration.releases import MOVED
 from tests.integration.test_triggers import CONN_ID, event_of, store_connection
@@ -45,6 +46,7 @@ from tests.integration.test_workflow_contract import make_worker
 
 pytestmark = pytest.mark.parametrize("release", [MOVED], indirect=True)
 
+LOGGER = logging.getLogger("the log of Airflow")
 GIVEN_UP, RESTARTED = InstanceState(True, "failed"), InstanceState(True, "running")
 in_both_ways = pytest.mark.parametrize("deferrable", [False, True], ids=["blocking", "deferrable"])
 
@@ -61,6 +63,14 @@ def workflow_database(
 @pytest.fixture(autouse=True)
 def stored_connection(monkeypatch: pytest.MonkeyPatch, postgres: EmbeddedPostgres, workflow_database: str) -> None:
     store_connection(monkeypatch, postgres, workflow_database)
+
+
+@pytest.fixture(autouse=True)
+def log_of_airflow(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """What operators and triggers log is in caplog."""
+    caplog.set_level(logging.INFO, LOGGER.name)
+    for kind in (GraphOperator, HorsiesTrigger):
+        monkeypatch.setattr(kind, "log", LOGGER, raising=False)
 
 
 @pytest.fixture
@@ -165,7 +175,6 @@ def graph(**given: Any) -> HorsiesGraphOperator:
 def test_output_is_returned_and_the_ends_of_nodes_are_logged(
     run: Run, make: Any, output: int, deferrable: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO)
     assert run.play(lambda: make(deferrable=deferrable, show_logs=True)) == output
     assert run.xcoms == {"horsies_workflow_id": run.ids[0]}
     prefix = "contract.diamond/" if make is month else ""

@@ -27,7 +27,9 @@ from airflow_horsies.models import Node, RetryPolicy, WorkflowState, node, ref
 from airflow_horsies.operators import HorsiesGraphOperator, HorsiesOperator, HorsiesWorkflowOperator
 from airflow_horsies.operators.graph import node_of, plain_node
 from airflow_horsies.operators.outcomes import TaskTimedOut
+from airflow_horsies.operators.workflow import GraphOperator
 from airflow_horsies.testing import FakeHorsies, ImpossibleOutcome, UndeclaredTask, make_context, run_task
+from airflow_horsies.triggers import HorsiesTrigger
 from airflow_horsies.triggers.workflow_log import describe_pause
 from tests.unit.worker_free import needs_worker_free
 
@@ -180,10 +182,11 @@ def test_pause_fails_or_cancels(horsies: FakeHorsies, choice: Any, expected: Any
 
 @BOTH_WAYS
 def test_pause_is_waited_for_until_the_time_out(
-    horsies: FakeHorsies, deferrable: bool, caplog: pytest.LogCaptureFixture
+    horsies: FakeHorsies, deferrable: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     horsies.workflow_is_paused("flights.month", 3)
-    caplog.set_level(logging.INFO)
+    for kind in (GraphOperator, HorsiesTrigger):
+        monkeypatch.setattr(kind, "log", logging.getLogger("the log of Airflow"), raising=False)
     with pytest.raises(TaskTimedOut):
         run_task(month(execution_timeout=timedelta(seconds=5), deferrable=deferrable))
     assert sum("is paused by a user" in record.getMessage() for record in caplog.records) == 1
