@@ -223,7 +223,7 @@ def test_unknown_choice_is_refused() -> None:
         ({"nodes": {"a": node("t.a", x={1: 2})}}, r"nodes\.a\.x: has the key 1"),
         ({"nodes": {"a": "t.a"}}, r"nodes\.a: must be a Node, not str"),
         ({"nodes": {"a": {"task": "t.a"}}}, "nodes: must be nodes, as airflow_horsies.models.node makes them"),
-        ({"output": "lode"}, "Did you mean 'load'"),
+        ({"output": "lode"}, "Use 'load', or add the node"),
         ({"success": [["nobody"]]}, "success: refers to 'nobody'"),
         ({"on_error": "stop"}, "on_error: must be 'fail' or 'pause', not 'stop'"),
         ({"queue": "x" * 500}, "queue"),
