@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, ClassVar, Literal, assert_never
 
@@ -159,7 +159,7 @@ class GraphOperator(WaitingOperator):
         return any(not work.state.is_terminal and (waits or not work.is_paused) for work in tasks)
 
     def _waits_unserved(self, client: Client) -> bool:
-        queues, now = client.read_queues(), datetime.now().astimezone()
+        queues, now = client.read_queues(), datetime.now(UTC)
         waiting = first_tasks(client.read_workflow(self._id, result_chars=0))
         unserved = [task for task in client.read_outlines(waiting).values() if is_unserved(task, queues, now)]
         return bool(unserved)

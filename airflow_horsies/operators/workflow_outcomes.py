@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from airflow_horsies.core.graph import BEGIN_NODE
@@ -92,8 +93,9 @@ def _explain(outcome: WorkflowOutcome, queue: str) -> str:
 
 
 def expiry_of_workflow(outcome: WorkflowOutcome, good_until: Any, queue: str) -> TaskExpired:
+    when = f"within {good_until}" if isinstance(good_until, timedelta) else f"by {good_until}"
     reason = (
-        f"expired: no worker started it by {good_until}. Set a later good_until, or add workers for the queue."
+        f"expired: no worker started it {when}. Set a later good_until, or add workers for the queue."
         if outcome.failure is not None
         else "expired, because it was paused for longer than the workers allow. Resume it earlier, or raise "
         "retention.paused_workflow_auto_cancel_after on the workers."

@@ -21,6 +21,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
 
 from airflow_horsies.airflow_instance import InstanceState
+from airflow_horsies.client.ledger import migrate_ledger
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.exceptions import (
     AccessDenied,
@@ -34,8 +35,10 @@ from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.models import Submission, TaskInstanceKey, WorkflowState, node, ref
 from airflow_horsies.operators import HorsiesGraphOperator, HorsiesWorkflowOperator, releasing
 from airflow_horsies.operators.outcomes import TaskTimedOut
+from airflow_horsies.operators.workflow import GraphOperator
+from airflow_horsies.sensors import HorsiesWorkflowSensor
 from airflow_horsies.triggers import base as trigger_base
-from airflow_horsies.triggers.base import Reason
+from airflow_horsies.triggers.base import HorsiesTrigger, Reason
 from tests.integration.conftest import MakeHook, _cloned
 from tests.integration.releases import MOVED
 from tests.integration.test_triggers import CONN_ID, event_of, store_connection
@@ -43,6 +46,7 @@ from tests.integration.test_workflow_contract import make_worker
 
 pytestmark = pytest.mark.parametrize("release", [MOVED], indirect=True)
 
+LOGGER = logging.getLogger("the log of Airflow")
 GIVEN_UP, RESTARTED = InstanceState(True, "failed"), InstanceState(True, "running")
 in_both_ways = pytest.mark.parametrize("deferrable", [False, True], ids=["blocking", "deferrable"])
 
@@ -59,6 +63,14 @@ def workflow_database(
 @pytest.fixture(autouse=True)
 def stored_connection(monkeypatch: pytest.MonkeyPatch, postgres: EmbeddedPostgres, workflow_database: str) -> None:
     store_connection(monkeypatch, postgres, workflow_database)
+
+
+@pytest.fixture(autouse=True)
+def log_of_airflow(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """What operators and triggers log is in caplog."""
+    caplog.set_level(logging.INFO, LOGGER.name)
+    for kind in (GraphOperator, HorsiesTrigger):
+        monkeypatch.setattr(kind, "log", LOGGER, raising=False)
 
 
 @pytest.fixture
@@ -81,6 +93,7 @@ class Run:
             **asdict(self.instance),
             **{"try_number": 1, "max_tries": 2, "start_date": self.started, **changed},
             xcom_push=lambda key, value: self.xcoms.update({key: value}),
+            get_first_reschedule_date=lambda context: None,
             task=None,
         )
         dag_run = SimpleNamespace(start_date=datetime(2026, 1, 1, tzinfo=UTC), clear_number=clear_number)
@@ -162,7 +175,6 @@ def graph(**given: Any) -> HorsiesGraphOperator:
 def test_output_is_returned_and_the_ends_of_nodes_are_logged(
     run: Run, make: Any, output: int, deferrable: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO)
     assert run.play(lambda: make(deferrable=deferrable, show_logs=True)) == output
     assert run.xcoms == {"horsies_workflow_id": run.ids[0]}
     prefix = "contract.diamond/" if make is month else ""
@@ -207,7 +219,7 @@ def test_missing_parameter_is_told(run: Run) -> None:
 @pytest.mark.parametrize("on_expired", ["fail", "skip"])
 def test_workflow_that_nobody_starts_in_time_expires(run: Run, on_expired: Any) -> None:
     operator = lambda: month(queue="nobody", good_until=timedelta(seconds=1), on_expired=on_expired)  # noqa: E731
-    with pytest.raises(Exception, match="expired: no worker started it by") as ended:
+    with pytest.raises(Exception, match="expired: no worker started it within") as ended:
         run.play(operator)
     assert isinstance(ended.value, AirflowSkipException) is (on_expired == "skip")
 
@@ -416,6 +428,7 @@ def test_stored_trigger_of_this_release_can_be_made_again(run: Run) -> None:
 def test_missing_grant_is_told_with_the_statement_that_gives_it(
     run: Run, monkeypatch: pytest.MonkeyPatch, workflow_database: str
 ) -> None:
+    migrate_ledger(run.hook.client)
     role = f"poor_{uuid.uuid4().hex[:8]}"
     with psycopg.connect(**run.hook.settings.database.connect_args, autocommit=True) as connection:
         connection.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'poor'".encode())
@@ -438,3 +451,52 @@ def test_missing_grant_is_told_with_the_statement_that_gives_it(
             connection.execute(f"DROP OWNED BY {role}".encode())
             connection.execute(f"DROP ROLE {role}".encode())
     assert run.ids == []
+
+
+# -- the sensor --------------------------------------------------------------------------------------------------------
+
+
+@in_both_ways
+def test_sensor_waits_for_the_workflow_of_another_task_instance_and_follows_its_clear(
+    run: Run, deferrable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__HORSIES__RESUME_HOLD_SECONDS", "0")
+    run.defer(slow())
+    key = run.instance
+
+    def make() -> HorsiesWorkflowSensor:
+        return HorsiesWorkflowSensor(
+            task_id="wait",
+            external_dag_id=key.dag_id,
+            external_task_id=key.task_id,
+            external_run_id=key.run_id,
+            horsies_conn_id=CONN_ID,
+            poke_interval=0.2,
+            timeout=120,
+            deferrable=deferrable,
+        )
+
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(Run(run.hook).play, make)
+        time.sleep(1)
+        # The clear cancels the first workflow and starts another one at once.
+        run.defer(slow(kwargs={"n": 2, "sleep": 1}), try_number=2, clear_number=1)
+        assert waiting.result(120) is None
+    assert [run.state(0), run.state(1)] == [WorkflowState.CANCELLED, WorkflowState.COMPLETED]
+
+
+@in_both_ways
+def test_sensor_fails_with_the_cause_of_the_workflow(
+    run: Run, tmp_path: Path, deferrable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__HORSIES__RESUME_HOLD_SECONDS", "0")
+    (tmp_path / "broken").touch()
+    kwargs = {"n": 1, "marker": str(tmp_path / "broken")}
+    workflow_id = run.play(lambda: month(workflow="contract.child", kwargs=kwargs, wait_for_completion=False))
+
+    def make() -> HorsiesWorkflowSensor:
+        given = {"horsies_conn_id": CONN_ID, "poke_interval": 0.2, "timeout": 120, "deferrable": deferrable}
+        return HorsiesWorkflowSensor(task_id="wait", workflow_ids=workflow_id, **given)
+
+    with pytest.raises(AirflowFailException, match=r"at node contract\.child/check .*BROKEN"):
+        Run(run.hook).play(make)

@@ -127,6 +127,45 @@ STORED: list[tuple[str, dict[str, Any]]] = [
             "deadline": DEADLINE,
         },
     ),
+    (
+        "airflow_horsies.triggers.HorsiesWorkflowTrigger",
+        {
+            "workflow_id": ID,
+            "task_instance": INSTANCE,
+            "life": 2,
+            "on_paused": "fail",
+            "is_paused": False,
+            "shown": ["0", "1.2"],
+            "horsies_conn_id": "horsies_default",
+            "deadline": DEADLINE,
+            "queue_deadline": None,
+            "cancel_on_kill": True,
+            "namespace": "prod",
+            "seen": {OTHER_ID: [1, 7]},
+        },
+    ),
+    (
+        "airflow_horsies.triggers.HorsiesWorkflowSensorTrigger",
+        {
+            "workflow_ids": [ID, OTHER_ID],
+            "failed_states": ["CANCELLED", "EXPIRED", "FAILED"],
+            "on_paused": "wait",
+            "horsies_conn_id": "horsies_default",
+            "deadline": DEADLINE,
+        },
+    ),
+    (
+        "airflow_horsies.triggers.HorsiesWorkflowSubmissionTrigger",
+        {
+            "task_instance": INSTANCE,
+            "allowed_states": ["COMPLETED"],
+            "failed_states": ["FAILED"],
+            "poll_seconds": 60.0,
+            "horsies_conn_id": "horsies_default",
+            "deadline": DEADLINE,
+            "on_paused": "fail",
+        },
+    ),
 ]
 # Every form, with the time of the deferral.
 STORED += [(path, {**kwargs, "deferred_at": "2026-01-01T11:00:00+00:00"}) for path, kwargs in STORED]

@@ -15,9 +15,15 @@ from airflow.sdk import DAG
 from airflow.triggers.base import TaskSuccessEvent, TriggerEvent
 
 from airflow_horsies.exceptions import DatabaseUnreachable, SchemaMissing
-from airflow_horsies.models import TaskState
-from airflow_horsies.operators import HorsiesBatchOperator, HorsiesOperator, starting
-from airflow_horsies.sensors import HorsiesSensor
+from airflow_horsies.models import TaskState, node
+from airflow_horsies.operators import (
+    HorsiesBatchOperator,
+    HorsiesGraphOperator,
+    HorsiesOperator,
+    HorsiesWorkflowOperator,
+    starting,
+)
+from airflow_horsies.sensors import HorsiesSensor, HorsiesWorkflowSensor
 from airflow_horsies.testing import FakeAsyncClient, FakeHorsies
 from airflow_horsies.triggers import base
 from tests.unit.fakes import failing
@@ -52,6 +58,19 @@ STORED = [
         '"kind":"batch","items":[{"day":"{{ ds }}"}],"chunk_size":2,"isolate":"chunk","results":"values",'
         '"max_failures":0,"min_success":null,"native":false}',
     ),
+    (
+        "airflow_horsies.operators.starting.HorsiesStartTrigger",
+        '{"horsies_queue":"default","priority":100,"good_until":{"seconds":60.0},"wait_for_completion":true,'
+        '"cancel_on_kill":true,"queue_timeout":null,"show_logs":true,"horsies_conn_id":"horsies_default",'
+        '"on_paused":"wait","kind":"workflow","workflow":"flights.month","kwargs":{"day":"{{ ds }}"},"native":false}',
+    ),
+    (
+        "airflow_horsies.operators.starting.HorsiesStartTrigger",
+        '{"horsies_queue":"default","priority":100,"good_until":null,"wait_for_completion":true,"cancel_on_kill":true,'
+        '"queue_timeout":null,"show_logs":false,"horsies_conn_id":"horsies_default","on_paused":"fail","kind":"graph",'
+        '"nodes":{"load":{"task_name":"add","kwargs":{"day":"{{ ds }}"},"join":"all","timeout":60.0}},"output":"load",'
+        '"on_error":"fail","success":[],"graph_name":"one","native":false}',
+    ),
 ]
 
 
@@ -59,6 +78,8 @@ STORED = [
 def horsies() -> Any:
     with FakeHorsies() as horsies:
         horsies.returns("add", {"sum": 3})
+        for name in ("flights.month", "one"):
+            horsies.workflow_returns(name, 3)
         yield horsies
 
 
@@ -414,3 +435,47 @@ def test_sensor_ends_when_the_tasks_have_ended(horsies: FakeHorsies, xcoms: dict
     event = run(start(failing_one, xcoms, timeout_after=over))
     assert event.payload["reason"] == "decided"
     assert event.payload["deadline"] == (over - timedelta(seconds=60)).isoformat()
+
+
+def month(**given: Any) -> HorsiesWorkflowOperator:
+    with DAG("sales", schedule=None):
+        return HorsiesWorkflowOperator(
+            task_id="one", workflow="flights.month", kwargs={"day": "{{ ds }}"}, worker_free=True, **given
+        )
+
+
+def graph(**given: Any) -> HorsiesGraphOperator:
+    with DAG("sales", schedule=None):
+        return HorsiesGraphOperator(
+            task_id="one", nodes={"load": node("add", day="{{ ds }}")}, output="load", worker_free=True, **given
+        )
+
+
+@pytest.mark.parametrize("make", [month, graph])
+def test_workflow_ends_the_task_without_a_worker(horsies: FakeHorsies, xcoms: dict[str, Any], make: Any) -> None:
+    name = "flights.month" if make is month else "one"
+    horsies.workflow_returns(name, 7)
+    assert isinstance(run(start(make(), xcoms)), TaskSuccessEvent)
+    (workflow_id,) = horsies.memory.sent
+    assert xcoms == {"return_value": 7, "horsies_workflow_id": workflow_id, "link": "pushed"}
+    (sent,) = horsies.graphs(name)
+    assert {"day": "2026-01-01"} in [known.kwargs for known in sent.nodes.values()]
+
+
+def test_workflow_that_is_paused_or_fails_goes_on_with_a_worker(horsies: FakeHorsies, xcoms: dict[str, Any]) -> None:
+    horsies.workflow_is_paused("flights.month")
+    event = run(start(month(on_paused="fail"), xcoms))
+    assert (event.payload["reason"], event.payload["on_paused"]) == ("paused", "fail")
+    horsies.workflow_fails("flights.month", "BROKEN")
+    event = run(start(month(), xcoms, try_number=2))
+    assert event.payload["reason"] == "ended" and "return_value" not in xcoms
+
+
+def test_workflow_sensor_ends_when_the_workflow_has_completed(horsies: FakeHorsies, xcoms: dict[str, Any]) -> None:
+    horsies.workflow_returns("flights.month", 7)
+    run(start(month(), xcoms))
+    with DAG("sales", schedule=None):
+        sensor = HorsiesWorkflowSensor(
+            task_id="wait", external_dag_id="sales", external_task_id="one", worker_free=True, poke_interval=1
+        )
+    assert isinstance(run(start(sensor, xcoms)), TaskSuccessEvent)
