@@ -31,7 +31,7 @@ WORKER_CODES = {
         "Read the error of the node that failed. To handle it, annotate the parameter as `TaskResult[..., TaskError]`."
     ),
     "WORKFLOW_NOT_REGISTERED": "Load the module of the workflow on every worker of the queue, and restart the workers.",
-    "WORKFLOW_NOT_FOUND": "Check the id; `airflow horsies check` names the database of the connection.",
+    "NO_SUCH_WORKFLOW": "Check the id; `airflow horsies check` names the database of the connection.",
     "WORKFLOW_NOT_RESUMED": "Read the message, and resume the workflow again.",
     "GOOD_UNTIL_PASSED": "Send the task earlier, set a later `good_until`, or leave out `stop_at_good_until`.",
 }
@@ -103,7 +103,7 @@ HORSIES_CODES = {
     "WORKFLOW_ENQUEUE_FAILED": ("A node of a workflow could not be sent.", "Read the message."),
     "WORKFLOW_EXPIRED": ("The workflow had not ended by its deadline.", "Set a later one."),
     "WORKFLOW_FAILED": ("A node of the workflow failed.", "Look at its nodes."),
-    "WORKFLOW_NOT_FOUND": (
+    "NO_SUCH_WORKFLOW": (
         "horsies' own client asked for a workflow that is not there.",
         "Compare the database and the id.",
     ),

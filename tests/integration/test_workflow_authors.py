@@ -132,7 +132,7 @@ def test_only_an_existing_workflow_is_resumed(rig: Rig) -> None:
         rig.wait(rig.send(RESUME_WORKFLOW, workflow_id=given, spec={"queue": "flights"})).error_code
         for given in (absent, "no id")
     ]
-    assert codes == ["WORKFLOW_NOT_FOUND", "BAD_INPUT"]
+    assert codes == ["NO_SUCH_WORKFLOW", "BAD_INPUT"]
 
 
 def test_parameters_are_refused_by_their_names(rig: Rig) -> None:
