@@ -103,7 +103,7 @@ HORSIES_CODES = {
     "WORKFLOW_ENQUEUE_FAILED": ("A node of a workflow could not be sent.", "Read the message."),
     "WORKFLOW_EXPIRED": ("The workflow had not ended by its deadline.", "Set a later one."),
     "WORKFLOW_FAILED": ("A node of the workflow failed.", "Look at its nodes."),
-    "NO_SUCH_WORKFLOW": (
+    "WORKFLOW_NOT_FOUND": (
         "horsies' own client asked for a workflow that is not there.",
         "Compare the database and the id.",
     ),
