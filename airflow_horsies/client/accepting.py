@@ -87,23 +87,24 @@ def confirm(doubt: Doubt, memory: Memory) -> Call[None]:
         verdict: Verdict = yield Transaction(partial(catalog.judge, request=request))
         if verdict.refusal is None:
             memory.trust((request.kind, request.queue, request.name))
-            note_doubt(request, verdict.silent)
+            if verdict.silent is not None:
+                note_doubt(request, f"a worker has not told: {verdict.silent}")
             return
         first = first or verdict
         if any(seen_at > first.seen.get(worker, seen_at) for worker, seen_at in verdict.seen.items()):
             raise verdict.refusal
         if time.monotonic() > gives_up_at:
-            note_doubt(request, "each of them, as none has reported since")
+            memory.trust((request.kind, request.queue, request.name))
+            note_doubt(request, "they report no more and may have ended")
             return
         yield Pause(CONFIRM_PAUSE_SECONDS)
 
 
-def note_doubt(request: Request, silent: str | None) -> None:
-    if silent is not None:
-        _log_once(
-            f"The workers of queue {request.queue!r} that have told what they know would refuse {request.kind} "
-            f"{request.name!r}. It is sent, because a worker has not told: {silent}."
-        )
+def note_doubt(request: Request, reason: str) -> None:
+    _log_once(
+        f"The workers of queue {request.queue!r} that have told what they know would refuse {request.kind} "
+        f"{request.name!r}. It is sent, because {reason}."
+    )
 
 
 def note_denied(error: AccessDenied) -> None:

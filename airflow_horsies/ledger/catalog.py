@@ -94,7 +94,7 @@ def read_catalog(*, kind: KnownKind | None, name: str | None, queue: str | None)
     rows = yield Statement(
         sql_text(PACKAGE, "read_catalog"),
         {
-            "kind": kind,
+            "kind": None if kind is None else str(kind),
             "name": name,
             "queue": queue,
             "own_prefix": OWN_PREFIX,
@@ -189,7 +189,7 @@ class Gate:
             self._read = yield Statement(
                 sql_text(PACKAGE, "read_spoken"),
                 {
-                    "kind": kind,
+                    "kind": str(kind),
                     "queues": sorted({queue for _, queue, _ in self._wanted}),
                     "names": sorted({name for _, _, name in self._wanted}),
                     "live_seconds": LIVE_FOR.total_seconds(),
@@ -257,7 +257,7 @@ def judge(wire: Wire, request: Request) -> Script[Verdict]:
         sql_text(PACKAGE, "find_catalogs"),
         {
             "workers": COMPACT.encode(described),
-            "kind": request.kind,
+            "kind": str(request.kind),
             "name": request.name,
             "clock_seconds": CLOCK_SECONDS,
         },

@@ -41,7 +41,7 @@ def register_control_tasks(app: Horsies, database: Database) -> None:
         except HorsiesError as error:
             return _failed("WORKFLOW_NOT_RESUMED", short(str(error)))
         if paused is None:
-            return _failed("WORKFLOW_NOT_FOUND", f"There is no workflow {workflow_id}. It may be past its retention.")
+            return _failed("NO_SUCH_WORKFLOW", f"There is no workflow {workflow_id}. It may be past its retention.")
         for found in paused:
             problem = resume_workflow(app, found)
             if problem is not None:

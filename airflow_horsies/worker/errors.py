@@ -46,7 +46,7 @@ ERROR_CODES = {
     "CHUNKS_UNSUPPORTED": ErrorCode(False, "The airflow_horsies tables are too old for chunks."),
     "INPUT_FAILED": ErrorCode(False, "An argument comes from a node of the workflow that did not complete."),
     "WORKFLOW_NOT_REGISTERED": ErrorCode(False, "The worker does not know the workflow that was to be started."),
-    "WORKFLOW_NOT_FOUND": ErrorCode(False, "The workflow to resume does not exist, or is past its retention."),
+    "NO_SUCH_WORKFLOW": ErrorCode(False, "The workflow to resume does not exist, or is past its retention."),
     "WORKFLOW_NOT_RESUMED": ErrorCode(True, "horsies could not resume a paused workflow."),
     "AWAITING_SIGNAL": ErrorCode(True, "No failure: the attempt ended to wait for a signal without a worker."),
     "SIGNAL_TIMED_OUT": ErrorCode(False, "A signal did not arrive within the timeout of the wait."),

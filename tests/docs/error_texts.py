@@ -31,7 +31,7 @@ WORKER_CODES = {
         "Read the error of the node that failed. To handle it, annotate the parameter as `TaskResult[..., TaskError]`."
     ),
     "WORKFLOW_NOT_REGISTERED": "Load the module of the workflow on every worker of the queue, and restart the workers.",
-    "WORKFLOW_NOT_FOUND": "Check the id; `airflow horsies check` names the database of the connection.",
+    "NO_SUCH_WORKFLOW": "Check the id; `airflow horsies check` names the database of the connection.",
     "WORKFLOW_NOT_RESUMED": "Read the message, and resume the workflow again.",
     "AWAITING_SIGNAL": (
         "The task resumes with its signal. If the whole task failed with this code, `good_until` was too near, or "

@@ -15,6 +15,7 @@ import pytest
 
 from airflow_horsies.core.control import BEGIN, RESUME_WORKFLOW
 from airflow_horsies.core.environment import DATABASE_URL
+from airflow_horsies.exceptions import TaskRefused
 from airflow_horsies.models import TaskState
 from tests.integration.worker_rig import HERE, WAIT_SECONDS, MakeRig, Rig, make_rig
 
@@ -132,7 +133,7 @@ def test_only_an_existing_workflow_is_resumed(rig: Rig) -> None:
         rig.wait(rig.send(RESUME_WORKFLOW, workflow_id=given, spec={"queue": "flights"})).error_code
         for given in (absent, "no id")
     ]
-    assert codes == ["WORKFLOW_NOT_FOUND", "BAD_INPUT"]
+    assert codes == ["NO_SUCH_WORKFLOW", "BAD_INPUT"]
 
 
 def test_parameters_are_refused_by_their_names(rig: Rig) -> None:
@@ -140,6 +141,22 @@ def test_parameters_are_refused_by_their_names(rig: Rig) -> None:
         start(rig, "flights.month", year="soon")
     with pytest.raises(AssertionError, match="unknown kwargs: \\['yaer'\\]"):
         start(rig, "flights.month", year=1, yaer=2013)
+
+
+def test_a_worker_records_what_it_knows(rig: Rig) -> None:
+    known = {entry.name: entry for entry in rig.until(rig.hook.read_catalog, "the record of the worker")}
+    assert {"flights.fetch", "flights.month", "flights.year"} <= known.keys()
+    assert not any(name.startswith("airflow_horsies.") for name in known)
+    fetch, month = known["flights.fetch"], known["flights.month"]
+    assert fetch.signature == "start: date, days: integer = 28, sleep: number = 0.0"
+    assert (month.kind, month.doc, month.workers) == ("workflow", "The flights of a month.", 1)
+    assert month.signature.startswith("year: integer, month: integer = 1")
+    assert fetch.served_queues == ("flights", "other")
+    with pytest.raises(TaskRefused, match="start is missing"):
+        rig.send("flights.fetch", spec={"queue": "flights"})
+    with pytest.raises(TaskRefused, match=r"knows the task 'flights\.fecth' \(did you mean flights\.fetch\?\)"):
+        rig.send("flights.fecth", spec={"queue": "other"})
+    assert rig.ok("flights.half", of=3, spec={"queue": "other"}) == 1.5
 
 
 def test_they_run_beside_tasks_with_spark_whose_session_never_comes(make_rig: MakeRig) -> None:

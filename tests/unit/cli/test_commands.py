@@ -23,6 +23,8 @@ from airflow_horsies.models import (
     Attempt,
     AttemptRecord,
     CancelOutcome,
+    KnownKind,
+    KnownTask,
     LogCursor,
     LogLine,
     PageCursor,
@@ -95,6 +97,7 @@ class WatchedClient(FakeClient):
         self.fails: Exception | None = None
         self.contexts: list[str | None] = []
         self.asked: dict[str, Any] = {}
+        self.known: list[KnownTask] = []
 
     def connect(self, hook: HorsiesHook) -> WatchedClient:
         """In the place of ``HorsiesHook.client``, which looks the connection up."""
@@ -131,6 +134,10 @@ class WatchedClient(FakeClient):
     def list_tasks(self, **asked: Any) -> TaskPage:
         self.asked = asked
         return self.page
+
+    def read_catalog(self, **asked: Any) -> list[KnownTask]:
+        self.asked = asked
+        return self.known
 
     def cancel_task(self, task_id: str, **_: Any) -> CancelOutcome:
         return self.outcome
@@ -571,3 +578,34 @@ def test_connections_are_looked_up_as_core_commands_do_and_the_environment_is_pu
 def test_escape_sequences_of_a_task_do_not_reach_the_terminal() -> None:
     line = replace(log_line(1), text="\x1b]52;c;cm0=\x07\x1b[2Jä\tharmless")
     assert commands._line_text(line).endswith(r"\x1b]52;c;cm0=\x07\x1b[2Jä" + "\tharmless")
+
+
+KNOWN = KnownTask(
+    kind=KnownKind.WORKFLOW,
+    name="flights.month",
+    parameters={"properties": {"year": {"type": "integer"}, "month": {"type": "integer", "default": 1}}},
+    doc="The flights of a month.\nMore.",
+    queue=None,
+    served_queues=("a", "b"),
+    workers=2,
+    releases=("1.2.3",),
+    hosts=("here",),
+    seen_at=NOON,
+    is_live=True,
+    is_disputed=True,
+)
+
+
+def test_what_workers_know_is_listed(client: WatchedClient, capsys: pytest.CaptureFixture[str]) -> None:
+    client.known = [KNOWN]
+    header, _, row = run("tasks --known --queue a --task-name flights.month", capsys).splitlines()[:3]
+    assert client.asked == {"name": "flights.month", "queue": "a"}
+    assert [name.strip() for name in header.split("|")][:5] == ["kind", "name", "parameters", "queues", "workers"]
+    assert "2 live, others disagree" in row
+    (told,) = json.loads(run("tasks --known --output json", capsys))
+    assert (told["kind"], told["parameters"], told["seen_at"]) == ("workflow", dict(KNOWN.parameters), NOON.isoformat())
+
+
+def test_nothing_known_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["tasks", "--known"])
+    assert commands.NOTHING_KNOWN in capsys.readouterr().err

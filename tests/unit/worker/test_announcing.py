@@ -3,6 +3,8 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -10,7 +12,7 @@ pytest.importorskip("horsies")
 
 from airflow_horsies import __version__
 from airflow_horsies.client import batches
-from airflow_horsies.exceptions import DatabaseUnreachable
+from airflow_horsies.exceptions import AccessDenied, DatabaseUnreachable
 from airflow_horsies.ledger import chunks
 from airflow_horsies.worker import announcing
 from airflow_horsies.worker.announcing import Announcer
@@ -100,3 +102,40 @@ def test_what_prevents_the_record_is_logged_once(tables: Tables, caplog: pytest.
     assert lines_of_three_tries() == []
     tables.version = 4
     assert lines_of_three_tries() == [announcing.TOO_OLD]
+
+
+def known(tables: Tables, monkeypatch: pytest.MonkeyPatch, answers: list[object]) -> list[int]:
+    """Announces as often as there are answers; the numbers of entries of each record."""
+    sent: list[int] = []
+
+    def record(client: object, *, entries: tuple[object, ...], **_: object) -> object:
+        sent.append(len(entries))
+        answer = answers[len(sent) - 1]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(announcing.WorkerClient, "record_catalog", record)
+    catalog: Any = SimpleNamespace(digest=b"d", queues=("default",), entries=("a", "b"))
+    announcer = Announcer(DATABASE, 77, make_catalog=lambda: catalog)
+    while len(sent) < len(answers):
+        assert announcer.announce()
+    return sent
+
+
+def test_the_entries_are_recorded_once_and_again_if_they_are_gone(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert known(tables, monkeypatch, [False, True, False, True, True]) == [2, 0, 0, 2, 0]
+
+
+def test_tables_without_a_catalog_are_tried_again(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert known(tables, monkeypatch, [None, None, False, True]) == [2, 2, 2, 0]
+
+
+def test_a_worker_without_the_privilege_goes_on(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, announcing.__name__):
+        assert known(tables, monkeypatch, [AccessDenied("no"), AccessDenied("no")]) == [2, 2]
+    assert [record.getMessage() for record in caplog.records] == ["This worker cannot record which tasks it knows: no"]

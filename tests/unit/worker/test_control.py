@@ -83,6 +83,6 @@ def test_each_paused_workflow_is_resumed(app: Horsies, monkeypatch: pytest.Monke
     assert task(workflow_id=ID).err.error_code == "WORKFLOW_NOT_RESUMED"
     assert task(workflow_id="no id").err.error_code == "BAD_INPUT"
     found[0] = None
-    assert task(workflow_id=ID).err.error_code == "WORKFLOW_NOT_FOUND"
+    assert task(workflow_id=ID).err.error_code == "NO_SUCH_WORKFLOW"
     found[0] = DatabaseUnreachable("gone")
     assert task(workflow_id=ID).err.error_code == "WORKFLOW_NOT_RESUMED"
