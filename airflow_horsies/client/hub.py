@@ -13,7 +13,7 @@ import asyncio
 import contextvars
 import logging
 from collections import defaultdict
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -22,6 +22,7 @@ from typing import Any
 import psycopg
 from psycopg.pq import TransactionStatus
 
+from airflow_horsies.client.callback_waiting import CallbackBoard, Callbacks, CallbackWaiter
 from airflow_horsies.client.waiting import FOLLOW_SECONDS, POLL_SECONDS
 from airflow_horsies.core.log import LogCursor, TaskNews
 from airflow_horsies.core.task import TaskState
@@ -30,7 +31,7 @@ from airflow_horsies.db.connection import Database
 from airflow_horsies.db.driver import hang_up, run_async
 from airflow_horsies.db.errors import is_connection_lost, is_schema_mismatch
 from airflow_horsies.db.limits import LIMITS, Limits
-from airflow_horsies.db.listener import TASK_DONE, listen_again, listen_async
+from airflow_horsies.db.listener import CALLBACK_DONE, TASK_DONE, listen_again, listen_async
 from airflow_horsies.db.per_loop import PerLoop
 from airflow_horsies.db.statement import Script
 from airflow_horsies.exceptions import (
@@ -180,6 +181,7 @@ class Hub:
         self._known = KnownSchema()
         self._waiters: defaultdict[str, set[Waiter]] = defaultdict(set)
         self._followers: set[Waiter] = set()
+        self._callbacks = CallbackBoard()
         self._unread: set[str] = set()
         self._unknown_since: dict[str, float] = {}
         self._wake = asyncio.Event()
@@ -190,7 +192,11 @@ class Hub:
 
     @property
     def is_idle(self) -> bool:
-        return not self._waiters and (self._task is None or self._task.done())
+        return not self._has_waiters and (self._task is None or self._task.done())
+
+    @property
+    def _has_waiters(self) -> bool:
+        return bool(self._waiters or self._callbacks.waiters)
 
     @asynccontextmanager
     async def subscribe(
@@ -203,9 +209,7 @@ class Hub:
         if seen is not None:
             self._followers.add(waiter)
         self._read_again(task_ids)
-        if self._task is None or self._task.done():
-            # In its own context: it logs for all waiters, not for the first one.
-            self._task = asyncio.get_running_loop().create_task(self._serve(), context=contextvars.Context())
+        self._start()
         try:
             yield waiter
         finally:
@@ -217,21 +221,39 @@ class Hub:
                     self._unknown_since.pop(task_id, None)
             self._wake.set()
 
+    @asynccontextmanager
+    async def subscribe_callback(self, callback_id: str) -> AsyncIterator[CallbackWaiter]:
+        """A waiter for the outcome of a callback, including one that it has already."""
+        waiter = CallbackWaiter(callback_id)
+        self._callbacks.add(waiter)
+        self._wake.set()
+        self._start()
+        try:
+            yield waiter
+        finally:
+            self._callbacks.remove(waiter)
+            self._wake.set()
+
+    def _start(self) -> None:
+        if self._task is None or self._task.done():
+            # In its own context: it logs for all waiters, not for the first one.
+            self._task = asyncio.get_running_loop().create_task(self._serve(), context=contextvars.Context())
+
     async def _serve(self) -> None:
         while True:
             try:
                 await self._serve_while_connected()
             except _Idle:
                 # A waiter may have subscribed while the connections were closing.
-                if not self._waiters:
+                if not self._has_waiters:
                     return
                 continue
             except TRANSIENT_ERRORS as error:
-                if not self._waiters:
+                if not self._has_waiters:
                     return
                 await _pause(self._reconnecting, error)
             except HorsiesError as error:
-                if not self._waiters or isinstance(error, ListenUnavailable) or self._has_lasted():
+                if not self._has_waiters or isinstance(error, ListenUnavailable) or self._has_lasted():
                     self._fail_all(error)
                     return
                 await _pause(self._reconnecting, error)
@@ -258,6 +280,7 @@ class Hub:
             opened.push_async_callback(reader.close)
             # Reading everything finds the tasks that ended before the listener was open.
             self._read_again(self._waiters)
+            self._callbacks.read_again()
             parts = [loop.create_task(self._read(reader))]
             if listener is not None:
                 parts.append(loop.create_task(self._listen(listener)))
@@ -279,6 +302,8 @@ class Hub:
                 async for message in connection.notifies(timeout=LISTEN_CHECK_SECONDS):
                     if message.channel == TASK_DONE and message.payload in self._waiters:
                         self._read_again((message.payload,))
+                    elif message.channel == CALLBACK_DONE and self._callbacks.hear(message.payload):
+                        self._wake.set()
                 await listen_again(connection, self._limits)
 
     async def _read(self, connection: psycopg.AsyncConnection[Any]) -> None:
@@ -289,6 +314,7 @@ class Hub:
             self._wake.clear()
             if loop.time() >= next_poll:
                 self._unread.update(self._waiters)
+                self._callbacks.read_again()
                 next_poll = loop.time() + self._poll_seconds
             if loop.time() >= next_cancels:
                 has_more = await self._carry_out_requests(connection)
@@ -296,6 +322,7 @@ class Hub:
             try:
                 with self.database.translated():
                     await self._read_states(connection)
+                    await self._callbacks.look(partial(self._run, connection))
                     await follower.look(connection, self._followers)
             except DatabaseBusy as busy:
                 await _pause(self._busy, busy)
@@ -303,13 +330,22 @@ class Hub:
             self._reconnecting.reset()
             self._busy.reset()
             self._failing_since = None
-            due = min(next_poll, next_cancels, *((follower.due,) if self._followers else ()))
-            pause = max(due - loop.time(), 0) if self._waiters else LINGER_SECONDS
+            others = [follower.due] if self._followers else []
+            if self._callbacks.due is not None:
+                others.append(self._callbacks.due)
+            due = min(next_poll, next_cancels, *others)
+            pause = max(due - loop.time(), 0) if self._has_waiters else LINGER_SECONDS
             try:
                 await asyncio.wait_for(self._wake.wait(), pause)
             except TimeoutError:
-                if not self._waiters:
+                if not self._has_waiters:
                     raise _Idle from None
+
+    async def _run(
+        self, connection: psycopg.AsyncConnection[Any], make_script: Callable[[], Script[Callbacks]]
+    ) -> Callbacks:
+        with self.database.translated():
+            return await run_async(connection, make_script, self._limits)
 
     async def _carry_out_requests(self, connection: psycopg.AsyncConnection[Any]) -> bool:
         """Carry out a page of requested cancels, for which no waiter waits. True if there may be more."""
@@ -391,6 +427,7 @@ class Hub:
     def _fail_all(self, error: HorsiesError) -> None:
         self._failing_since = None
         self._fail(error, {waiter for waiters in self._waiters.values() for waiter in waiters})
+        self._callbacks.fail_all(error)
 
     @staticmethod
     def _fail(error: HorsiesError, waiters: Iterable[Waiter]) -> None:

@@ -17,7 +17,7 @@ from airflow_horsies.db.connection import Database
 from airflow_horsies.db.limits import LIMITS
 from airflow_horsies.db.session import Session
 from airflow_horsies.db.statement import Row, Script
-from airflow_horsies.ledger import attempts, items, reports
+from airflow_horsies.ledger import attempts, callbacks, items, reports
 from airflow_horsies.ledger import schema as ledger_schema
 from airflow_horsies.ledger.cancelling import CANCELS_AT_ONCE, carry_out_requests
 from airflow_horsies.ledger.pruning import PRUNE_AFTER, PrunedPage, PruneRule, prune_page
@@ -289,6 +289,10 @@ class WorkerClient:
             return (yield from items.record_worker(hostname=hostname, pid=pid, release=release, features=features))
 
         return self._run(record)
+
+    def mint_callback_token(self, callback_id: str, task_id: str, digest: bytes) -> str | None:
+        """Store the digest of a token of a task; returns the address of the Airflow that waits, None if none waits."""
+        return self._run(lambda: callbacks.mint_token(callback_id, task_id, digest))
 
     # -- housekeeping --------------------------------------------------------------------------------------------------
 

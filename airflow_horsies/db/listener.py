@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import select
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, Literal, LiteralString
 
 import psycopg
 
@@ -18,26 +19,35 @@ from airflow_horsies.exceptions import (
 
 # Sent when a task becomes COMPLETED, FAILED, CANCELLED or EXPIRED, with its id as payload. A hint to read the table.
 TASK_DONE: Final = "task_done"
+# Sent when a callback is answered or void, with its id.
+CALLBACK_DONE: Final = "airflow_horsies_callback"
+Channel = Literal["task_done", "airflow_horsies_callback"]
+LISTEN: Final[Mapping[Channel, LiteralString]] = {
+    TASK_DONE: "LISTEN task_done",
+    CALLBACK_DONE: "LISTEN airflow_horsies_callback",
+}
 POOLER_TRIALS = 3
 
 
 class Listener:
-    """A connection that listens to ``task_done``. Open it before reading the tables."""
+    """A connection that listens to some channels. Open it before reading the tables."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, *channels: Channel) -> None:
         self._database = database
+        self._channels = channels or (TASK_DONE,)
         self._connection = database.connect(database.listen_args)
         try:
             with database.translated():
                 self._connection.autocommit = True
                 self._require_session()
-                self._execute("LISTEN task_done")
+                for channel in self._channels:
+                    self._execute(LISTEN[channel])
         except BaseException:
             self.close()
             raise
 
     def wait(self, timeout_seconds: float) -> set[str]:
-        """The ids of tasks that ended; empty after the timeout."""
+        """The ids of tasks and callbacks that ended; empty after the timeout."""
         with self._database.translated():
             return (
                 self._wait_psycopg(timeout_seconds)
@@ -50,7 +60,7 @@ class Listener:
         return {
             message.payload
             for message in self._connection.notifies(timeout=timeout_seconds, stop_after=1)
-            if message.channel == TASK_DONE
+            if message.channel in self._channels
         }
 
     def _wait_psycopg2(self, timeout_seconds: float) -> set[str]:
@@ -59,7 +69,7 @@ class Listener:
         if not connection.notifies:
             select.select([connection], [], [], timeout_seconds)
             connection.poll()
-        ended = {message.payload for message in connection.notifies if message.channel == TASK_DONE}
+        ended = {message.payload for message in connection.notifies if message.channel in self._channels}
         connection.notifies.clear()
         return ended
 
@@ -105,7 +115,7 @@ class Listener:
 
 
 async def listen_async(database: Database, limits: Limits = LIMITS) -> psycopg.AsyncConnection[Any]:
-    """An asynchronous connection that listens to ``task_done``, with the same rules as Listener."""
+    """An asynchronous connection that listens to all channels, with the same rules as Listener."""
     connection = await database.connect_async(database.listen_args)
     try:
         with database.translated():
@@ -120,7 +130,8 @@ async def listen_async(database: Database, limits: Limits = LIMITS) -> psycopg.A
 async def listen_again(connection: psycopg.AsyncConnection[Any], limits: Limits = LIMITS) -> None:
     """Repeat LISTEN to get an answer: a lost connection is as silent as an idle one."""
     with AnswerTimer(connection, limits.answer_seconds):
-        await connection.execute("LISTEN task_done")
+        for listen in LISTEN.values():
+            await connection.execute(listen)
 
 
 async def _require_session_async(database: Database, connection: psycopg.AsyncConnection[Any], limits: Limits) -> None:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from airflow_horsies.db.statement import Script, Statement, sql_text
+from airflow_horsies.ledger.callbacks import SINCE as CALLBACKS_SINCE
+from airflow_horsies.ledger.callbacks import prune_callbacks
 from airflow_horsies.ledger.repairing import SINCE as REPAIRS_SINCE
 from airflow_horsies.ledger.repairing import prune_repairs
 from airflow_horsies.ledger.schema import PACKAGE, read_version
@@ -60,8 +62,11 @@ def prune_page(wire: Wire, rule: PruneRule, *, after: str | None) -> Script[Prun
         {"older_than_seconds": rule.older_than.total_seconds(), "after": after, "limit": PAGE_IDS},
     )
     if not rows:
-        if (yield from read_version()) >= REPAIRS_SINCE:
+        version = yield from read_version()
+        if version >= REPAIRS_SINCE:
             yield prune_repairs()
+        if version >= CALLBACKS_SINCE:
+            yield prune_callbacks()
         return PrunedPage(is_last=True, last_id=after)
     old = [row["horsies_task_id"] for row in rows if row["is_old"]]
     kept = (yield from read_statuses(wire, old)) if old else {}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from airflow_horsies.triggers.base import HorsiesTrigger, Reason
 from airflow_horsies.triggers.batch import HorsiesBatchTrigger
+from airflow_horsies.triggers.callback import HorsiesCallbackTrigger
 from airflow_horsies.triggers.queue import HorsiesQueueTrigger
 from airflow_horsies.triggers.sensing import HorsiesSensorTrigger, HorsiesSubmissionTrigger
 
 __all__ = [
     "HorsiesBatchTrigger",
+    "HorsiesCallbackTrigger",
     "HorsiesQueueTrigger",
     "HorsiesSensorTrigger",
     "HorsiesSubmissionTrigger",

@@ -44,6 +44,8 @@ ERROR_CODES = {
     "ITEMS_FAILED": ErrorCode(False, "Some items of a chunk did not complete. Each of them has a code of its own."),
     "OUTCOMES_UNAVAILABLE": ErrorCode(True, "The outcomes of the items of a chunk could not be read or written."),
     "CHUNKS_UNSUPPORTED": ErrorCode(False, "The airflow_horsies tables are too old for chunks."),
+    "CALLBACK_CLOSED": ErrorCode(False, "Nobody waits for the callback whose address the task hands out."),
+    "CALLBACK_UNAVAILABLE": ErrorCode(True, "No address could be made for the callback of the task."),
     "GOOD_UNTIL_PASSED": ErrorCode(False, "good_until passed while the task ran, and the task has stop_at_good_until."),
 }
 """horsies adds its own codes: TASK_TIMEOUT, WORKER_CRASHED, UNHANDLED_EXCEPTION for any other exception, and more."""
