@@ -27,6 +27,11 @@ WORKER_CODES = {
         "at the connection of the worker to the database."
     ),
     "CHUNKS_UNSUPPORTED": "Run `airflow horsies db migrate`.",
+    "CALLBACK_CLOSED": "Nothing to do: an earlier attempt has handed out an address, or the wait is over.",
+    "CALLBACK_UNAVAILABLE": (
+        "Name the code in a retry policy. If it comes back, look at the connection of the worker to the database, or "
+        "run `airflow horsies db migrate`."
+    ),
     "GOOD_UNTIL_PASSED": "Send the task earlier, set a later `good_until`, or leave out `stop_at_good_until`.",
 }
 

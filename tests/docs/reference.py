@@ -22,7 +22,12 @@ from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.links import HorsiesAttemptsLink
 from airflow_horsies.models import RetryPolicy, TaskSpec
 from airflow_horsies.notifications import HorsiesNotifier
-from airflow_horsies.operators import HorsiesBatchOperator, HorsiesCancelOperator, HorsiesOperator
+from airflow_horsies.operators import (
+    HorsiesBatchOperator,
+    HorsiesCallbackOperator,
+    HorsiesCancelOperator,
+    HorsiesOperator,
+)
 from airflow_horsies.operators.base import FailOrSkip, HorsiesTaskOperator
 from airflow_horsies.operators.outcomes import NON_RETRYABLE_CODES, WORKER_LOST_CODES
 from airflow_horsies.provider_info import CONFIG, CONNECTION_TYPE
@@ -104,10 +109,11 @@ def _operators() -> Iterator[str]:
     yield "From `airflow_horsies.operators`.\n"
     yield from _class(HorsiesOperator)
     yield from _class(HorsiesBatchOperator)
-    yield "### Parameters of both\n"
+    yield from _class(HorsiesCallbackOperator)
+    yield "### Parameters of all\n"
     yield from _parameters(HorsiesTaskOperator)
     yield from _class(HorsiesCancelOperator)
-    yield f"The first two have the extra link `{HorsiesAttemptsLink.name}`, which leads to the attempts of the task.\n"
+    yield f"The first three have the extra link `{HorsiesAttemptsLink.name}`, which leads to the attempts.\n"
     yield "## Sensors\n"
     yield "From `airflow_horsies.sensors`.\n"
     yield from _class(HorsiesSensor, _DeferrableSensor)
