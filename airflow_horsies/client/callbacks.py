@@ -145,6 +145,9 @@ def _run(client: PageClient, make_script: Callable[[], Any]) -> Told:
     return client.run(lambda: read_since(callbacks.SINCE, make_script(), Told(verdict=Verdict.UNKNOWN)))
 
 
+SHORTEST_PAUSE_SECONDS = 0.05
+
+
 # -- the synchronous wait ------------------------------------------------------------------------------------------
 
 
@@ -173,14 +176,16 @@ def wait_for_callback(
                 while True:
                     callback = client.drive(settle_callback(callback_id))
                     backoff.reset()
-                    if callback is None or callback.is_over or has_failed(client, task_id):
+                    is_open = callback is not None and callback.state is CallbackState.OPEN
+                    if callback is None or not is_open or has_failed(client, task_id):
                         return True
-                    left = min(callback.seconds_left, poll_seconds)
+                    # Its time may have passed just now, and is read again.
+                    left = min(max(callback.seconds_left, SHORTEST_PAUSE_SECONDS), poll_seconds)
                     if ends_at is not None:
                         left = min(left, ends_at - time.monotonic())
-                    if left <= 0 and ends_at is not None and time.monotonic() >= ends_at:
-                        return False
-                    _rest(listener, {callback_id, task_id}, max(left, 0), meanwhile)
+                        if left <= 0:
+                            return False
+                    _rest(listener, {callback_id, task_id}, left, meanwhile)
         except TRANSIENT_ERRORS as error:
             pause = backoff.next_pause()
             if ends_at is not None and time.monotonic() + pause > ends_at:

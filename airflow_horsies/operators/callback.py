@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, assert_never
 
 from airflow.providers.common.compat.sdk import Context, conf
 
@@ -222,6 +222,13 @@ class HorsiesCallbackOperator(HorsiesOperator):
                 f"Callback {self._id} is no longer in the airflow_horsies tables, so its outcome is unknown. Clear the "
                 "task instance to ask again."
             )
+        if callback.state is CallbackState.OPEN:
+            if any(task.state in FAILED for task in tasks):
+                # The address may never have been handed out.
+                return super()._finish(client, tasks, context)
+            raise HorsiesError(
+                f"Callback {callback.id} is open, although its end was reported. Clear the task instance to ask again."
+            )
         for task in tasks:
             self._log_attempts(client, task)
         match callback.state:
@@ -241,9 +248,8 @@ class HorsiesCallbackOperator(HorsiesOperator):
                     f"No answer came to callback {callback.id} in time. {callback.heartbeats} heartbeat(s) came. Clear "
                     "the task instance to ask again, or raise expires_after and max_duration."
                 )
-            case CallbackState.OPEN:
-                # The address may never have been handed out.
-                return super()._finish(client, tasks, context)
+            case _:
+                assert_never(callback.state)
 
 
 def require_callbacks() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from airflow_horsies.borrowed.horsies import OperationalErrorCode
 from airflow_horsies.client.reporting import WorkerClient
 from airflow_horsies.core.callback import (
     callback_url,
@@ -25,6 +26,7 @@ from airflow_horsies.worker.errors import Failure, TaskFault, describe, short
 GIVE_UP_SECONDS = 60.0
 RETRY_SECONDS = 1.0
 
+UNHANDLED = OperationalErrorCode.UNHANDLED_EXCEPTION.value
 NameFailure = Callable[[BaseException, Failure], Failure]
 
 
@@ -58,7 +60,7 @@ class Addresses:
             failure = describe(error)
             if failure.code is None:
                 failure = name_failure(error, failure)
-            raise TaskFault(str(failure.code), mask_tokens(failure.message)) from None
+            raise TaskFault(failure.code or UNHANDLED, mask_tokens(failure.message)) from None
 
     def _are_in(self, text: str) -> bool:
         return any(token in text for token in self._tokens)
