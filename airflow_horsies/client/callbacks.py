@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from functools import partial
-from typing import Any
 
 from airflow_horsies.client.batches import STARTING_SECONDS, _wait_for_workers
 from airflow_horsies.client.calls import Call, PlainTransaction, Scope, Transaction, canonical_ids, encode_tasks
@@ -34,6 +33,7 @@ from airflow_horsies.core.submission import AirflowTry, TaskInstanceKey
 from airflow_horsies.core.task import CancelOutcome, TaskState
 from airflow_horsies.db.backoff import Backoff
 from airflow_horsies.db.listener import CALLBACK_DONE, TASK_DONE, Listener
+from airflow_horsies.db.statement import Script
 from airflow_horsies.exceptions import TRANSIENT_ERRORS, HistoryPartitionMissing, InvalidTask
 from airflow_horsies.ledger import callbacks
 from airflow_horsies.ledger.callbacks import Told, Verdict
@@ -141,7 +141,7 @@ def extend_callback(client: PageClient, token: str) -> Told:
     return _run(client, lambda: callbacks.extend_callback(digest_token(token)))
 
 
-def _run(client: PageClient, make_script: Callable[[], Any]) -> Told:
+def _run(client: PageClient, make_script: Callable[[], Script[Told]]) -> Told:
     return client.run(lambda: read_since(callbacks.SINCE, make_script(), Told(verdict=Verdict.UNKNOWN)))
 
 

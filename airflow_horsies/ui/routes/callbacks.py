@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from typing import Any, assert_never
 
+from airflow.providers.common.compat.sdk import AirflowNotFoundException
 from fastapi import APIRouter, HTTPException, Request, Response
 from starlette.requests import ClientDisconnect
 
 from airflow_horsies.client.callbacks import Told, Verdict, answer_callback, extend_callback
 from airflow_horsies.core.callback import MAX_BODY_BYTES, CallbackState, parse_answer
+from airflow_horsies.exceptions import HorsiesError
 from airflow_horsies.ui.access import BY_TOKEN, client_of, unknown_callback
 from airflow_horsies.ui.clients import page_client
 from airflow_horsies.ui.limiting import limiter
@@ -27,8 +31,10 @@ THREADS = ThreadPoolExecutor(4, thread_name_prefix="airflow-horsies-callbacks")
 # For the whole request to the database.
 DATABASE_SECONDS = 5
 BODY_SECONDS = 10.0
+RETRY_AFTER_SECONDS = 5
 CLOSE = {"connection": "close"}
 
+log = logging.getLogger(__name__)
 router = APIRouter()
 
 
@@ -53,7 +59,7 @@ async def heartbeat(token: str, request: Request) -> Response:
         with page_client(seconds=DATABASE_SECONDS) as client:
             return extend_callback(client, token)
 
-    return _told(await run_in_thread(extend, THREADS))
+    return _told(await _ask(extend))
 
 
 async def _answer(token: str, request: Request, state: CallbackState) -> Response:
@@ -64,7 +70,20 @@ async def _answer(token: str, request: Request, state: CallbackState) -> Respons
         with page_client(seconds=DATABASE_SECONDS) as client:
             return answer_callback(client, token, state, text, answered_from=sender)
 
-    return _told(await run_in_thread(answer, THREADS))
+    return _told(await _ask(answer))
+
+
+async def _ask(call: Callable[[], Told]) -> Told:
+    try:
+        return await run_in_thread(call, THREADS)
+    except (HorsiesError, AirflowNotFoundException) as error:
+        # Others than users of Airflow are not told what is wrong with its database.
+        log.warning("An answer to a callback cannot be stored: %s: %s", type(error).__name__, error)
+        raise HTTPException(
+            HTTPStatus.SERVICE_UNAVAILABLE,
+            "The answer cannot be stored now. Try again later.",
+            headers={"retry-after": str(RETRY_AFTER_SECONDS)},
+        ) from None
 
 
 def _parsed(body: bytes) -> str:
