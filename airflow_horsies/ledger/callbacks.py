@@ -7,9 +7,10 @@ has an outcome, because an earlier attempt may have handed out its address befor
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum, auto
+from typing import assert_never
 
 from airflow_horsies.core.callback import (
     CALLBACKS,
@@ -90,11 +91,12 @@ def submit_callback(
     newest = yield Statement(sql_text(PACKAGE, "read_newest_life"), submitter.key)
     continues = continues_life(submitter, newest)
     life = max((row["life"] for row in newest), default=0) + (0 if continues else 1)
-    latest = (yield from _find_usable(submitter, life)) if continues else None
+    last = (yield from _find_last(submitter, life)) if continues else None
+    latest = last if last is not None and _is_usable(submitter, last) else None
     if latest is not None and latest.state is CallbackState.COMPLETED:
         return SubmittedCallback(callback=latest, sent=None, life=life)
-    number = submitter.tried.try_number if latest is None else latest.number
-    callback_id = submitter.derive_callback_id(number) if latest is None else latest.id
+    number = max(submitter.tried.try_number, 0 if last is None else last.number + 1)
+    callback_id = submitter.derive_callback_id(life, number) if latest is None else latest.id
     yield from require_workers_with(wire, task.queue_name, CALLBACKS, unsupported=_unsupported, since=SINCE)
     (sent,) = yield from submit_tasks(wire, submitter, [_with_callback(task, callback_id)], can_cancel=can_cancel)
     yield _void(submitter.namespace, submitter.task_instance, but=callback_id)
@@ -117,19 +119,30 @@ def submit_callback(
     return SubmittedCallback(callback=_decode(row), sent=sent, life=life)
 
 
-def _find_usable(submitter: Submitter, life: int) -> Script[Callback | None]:
-    """The newest callback of the life, unless another one must follow."""
+def _find_last(submitter: Submitter, life: int) -> Script[Callback | None]:
+    """The newest callback of the life."""
     rows = yield Statement(sql_text(PACKAGE, "read_latest_callback"), {**submitter.key, "life": life})
     if not rows:
         return None
-    latest = _decode(rows[0])
-    if latest.state is CallbackState.OPEN and latest.seconds_left > 0:
-        return latest
-    if latest.state is CallbackState.OPEN:
-        yield Statement(sql_text(PACKAGE, "expire_callback"), {"id": latest.id})
-    # A failed one of this try is its own: only a retry asks again.
-    is_own = latest.number == submitter.tried.try_number and latest.state is not CallbackState.VOID
-    return latest if latest.state is CallbackState.COMPLETED or is_own else None
+    last = _decode(rows[0])
+    if last.state is CallbackState.OPEN and last.seconds_left <= 0:
+        yield Statement(sql_text(PACKAGE, "expire_callback"), {"id": last.id})
+        return replace(last, state=CallbackState.EXPIRED)
+    return last
+
+
+def _is_usable(submitter: Submitter, last: Callback) -> bool:
+    """Whether no other callback must follow."""
+    match last.state:
+        case CallbackState.OPEN | CallbackState.COMPLETED:
+            return True
+        case CallbackState.FAILED | CallbackState.EXPIRED:
+            # Of this try: only a retry asks again.
+            return last.number == submitter.tried.try_number
+        case CallbackState.VOID:
+            return False
+        case _:
+            assert_never(last.state)
 
 
 def _with_callback(task: EncodedTask, callback_id: str) -> EncodedTask:

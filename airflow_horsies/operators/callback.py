@@ -208,7 +208,12 @@ class HorsiesCallbackOperator(HorsiesOperator):
             return super()._release_ids(client, ids, try_number=try_number)
         return client.drive(
             release_callback(
-                client.scope, ids, self._instance, callback_id=self._callback_id, try_number=try_number, life=self._life
+                client.scope,
+                ids,
+                self._instance,
+                callback_id=self._callback_id,
+                try_number=try_number,
+                life=self._life or None,
             )
         )
 

@@ -7,7 +7,8 @@ CREATE TABLE airflow_horsies.callbacks (
     task_id text NOT NULL,
     map_index integer NOT NULL,
     life integer NOT NULL,
-    -- The try that opened it. In a life, another one follows a callback that failed, expired or is void.
+    -- The try that opened it, or a later number. In a life, another one follows a callback that failed, expired or is
+    -- void.
     number integer NOT NULL,
     -- Where the outside party reaches the Airflow that waits.
     base_url text NOT NULL,
