@@ -1,4 +1,4 @@
-"""Connections that receive a notification at the end of every task."""
+"""Connections that receive a notification at the end of every task and callback."""
 
 from __future__ import annotations
 
