@@ -71,7 +71,8 @@ CONFIG: dict[str, Any] = {
             },
             "callbacks": {
                 "description": "Whether outside parties may answer callbacks at /horsies/callbacks, below [api] "
-                "base_url, with a token and without a login. Set it for the api-server and for the components that run tasks.",
+                "base_url, with a token and without a login. Set it for the api-server and for the components that "
+                "run tasks.",
                 "version_added": "0.2.0",
                 "type": "boolean",
                 "example": None,

@@ -37,16 +37,16 @@ class Addresses:
     :param urls: by the id of the callback.
     """
 
-    def __init__(self, urls: Mapping[str, str] | None = None) -> None:
-        self._urls = urls or {}
-        self._tokens = [url.rpartition("/")[2] for url in self._urls.values()]
+    def __init__(self, urls: Mapping[str, str]) -> None:
+        self._urls = urls
+        self._tokens = [url.rpartition("/")[2] for url in urls.values()]
 
     def fill(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        return fill_callbacks(given, self._urls) if self._urls else given
+        return fill_callbacks(given, self._urls)
 
     def hide(self, value: Any) -> Any:
         """A result without the tokens: horsies stores it."""
-        return without_tokens(value, self._tokens) if self._tokens else value
+        return without_tokens(value, self._tokens)
 
     @contextmanager
     def hidden_in_errors(self, name_failure: NameFailure) -> Iterator[None]:
@@ -55,7 +55,7 @@ class Addresses:
         try:
             yield
         except Exception as error:
-            if not self._tokens or not self._are_in("".join(traceback.format_exception(error))):
+            if not self._are_in("".join(traceback.format_exception(error))):
                 raise
             failure = describe(error)
             if failure.code is None:
@@ -66,11 +66,11 @@ class Addresses:
         return any(token in text for token in self._tokens)
 
 
-def mint_addresses(database: Database, task_id: str, given: Mapping[str, Any]) -> Addresses:
-    """Make a token for each callback in the arguments, and store its digest."""
+def mint_addresses(database: Database, task_id: str, given: Mapping[str, Any]) -> Addresses | None:
+    """Make a token for each callback in the arguments, and store its digest. None if there is no callback."""
     wanted = find_callbacks(given)
     if not wanted:
-        return Addresses()
+        return None
     client = WorkerClient(database)
     try:
         return Addresses({callback_id: _mint(client, task_id, callback_id) for callback_id in wanted})

@@ -308,11 +308,11 @@ def run_task(body: Body, *, with_spark: bool, stops_at_good_until: bool) -> Outc
     return _child.run(assignment, body, with_spark=with_spark, stops_at_good_until=stops_at_good_until)
 
 
-def find_addresses(given: Mapping[str, Any]) -> Addresses:
+def find_addresses(given: Mapping[str, Any]) -> Addresses | None:
     """The addresses of the callbacks in the arguments of the task that runs. Outside a worker, there are none."""
     attempt = None if _child is None else _child.current
     if _child is None or attempt is None:
-        return Addresses()
+        return None
     return mint_addresses(_child.database, attempt.task_id, given)
 
 

@@ -131,6 +131,8 @@ def _registering(
         def run(**given: Any) -> Any:
             def body(session: Any) -> Any:
                 addresses = find_addresses(given)
+                if addresses is None:
+                    return to_json(call(session, given), max_rows=max_rows, max_bytes=max_bytes)
                 with addresses.hidden_in_errors(name_failure):
                     result = to_json(call(session, addresses.fill(given)), max_rows=max_rows, max_bytes=max_bytes)
                 return addresses.hide(result)
