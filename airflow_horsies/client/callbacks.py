@@ -63,7 +63,9 @@ def submit_callback(
     """Open a callback, or go on with the open one, and send the task that hands out its address."""
     require_placeholder(spec.kwargs)
     if spec.idempotency_key is not None:
-        raise InvalidTask("idempotency_key", "cannot be used with a callback, which belongs to one task instance")
+        raise InvalidTask(
+            "idempotency_key", "is not possible with a callback, which belongs to one task instance. Leave it out"
+        )
     settings = scope.settings
     settings.require_deployment()
     (encoded,) = yield from encode_tasks(scope, [spec], numbered=True)

@@ -24,6 +24,10 @@ CALLBACKS = "callbacks"
 CALLBACK_PATH = "/horsies/callbacks"
 MAX_BODY_BYTES = 1024 * 1024
 MAX_ANSWER_NESTING = 100
+NOT_AN_ANSWER = (
+    "Send JSON in UTF-8: numbers that are finite, text without NUL characters, no key that begins with two underscores, "
+    f"at most {MAX_ANSWER_NESTING} levels."
+)
 # Each attempt of the task that hands out the address gets a token of its own.
 MAX_TOKENS = 100
 MIN_EXPIRY, MAX_EXPIRY = timedelta(seconds=1), timedelta(days=365)
@@ -133,7 +137,7 @@ def parse_answer(body: bytes) -> str:
     try:
         _require_plain(json.loads(text, parse_constant=_refuse_constant, parse_float=_parse_float))
     except RecursionError:
-        raise ValueError("too deeply nested") from None
+        raise ValueError(NOT_AN_ANSWER) from None
     return text
 
 
@@ -143,30 +147,30 @@ def digest_answer(text: str) -> bytes:
     return hashlib.sha256(canonical.encode()).digest()
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
+def _refuse_constant(_: str) -> None:
+    raise ValueError(NOT_AN_ANSWER)
 
 
 def _parse_float(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise ValueError("a number is too large")
+        raise ValueError(NOT_AN_ANSWER)
     return number
 
 
 def _require_plain(value: Any, depth: int = 0) -> None:
     if depth > MAX_ANSWER_NESTING:
-        raise ValueError("too deeply nested")
+        raise ValueError(NOT_AN_ANSWER)
     match value:
         case str():
             # Neither Postgres nor Airflow can store these.
             if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
-                raise ValueError("text with a NUL character or half a surrogate pair")
+                raise ValueError(NOT_AN_ANSWER)
         case dict():
             for key, item in value.items():
                 # Airflow makes objects of values with such keys.
                 if key.startswith("__"):
-                    raise ValueError("a key that begins with __")
+                    raise ValueError(NOT_AN_ANSWER)
                 _require_plain(key, depth)
                 _require_plain(item, depth + 1)
         case list():

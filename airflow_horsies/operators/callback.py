@@ -241,7 +241,8 @@ class HorsiesCallbackOperator(HorsiesOperator):
                 return value_of_answer(callback)
             case CallbackState.FAILED:
                 raise CallbackFailed(
-                    f"The outside party reported a failure to callback {callback.id}: {describe_answer(callback)}"
+                    f"The outside party reported a failure to callback {callback.id}. Clear the task instance to ask again. It "
+                    f"said: {describe_answer(callback)}"
                 )
             case CallbackState.VOID:
                 raise CallbackVoid(
@@ -276,7 +277,7 @@ def value_of_answer(callback: Callback) -> Any:
     if contains_nul(value):
         raise TaskFailedForGood(
             f"The answer to callback {callback.id} has text with a NUL character, which Airflow's database cannot "
-            "store.",
+            "store. Clear the task instance to ask again.",
             task_id=callback.id,
             error_code="RESULT_NOT_JSON",
         )

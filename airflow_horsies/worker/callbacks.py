@@ -97,7 +97,7 @@ def _mint(client: WorkerClient, task_id: str, callback_id: str) -> str:
         raise TaskFault(
             "CALLBACK_CLOSED",
             f"Nobody waits for callback {callback_id} any more: it has been answered, has expired or is void. The task "
-            "was not run.",
+            "was not run. Clear the Airflow task to ask again.",
         )
     return callback_url(base_url, token)
 

@@ -405,7 +405,7 @@ def test_a_reported_failure_fails_the_task(hook: HorsiesHook) -> None:
     trigger = defer(asking())
     answer(hook, minted(hook), '{"message": "Refused: password=hunter2x", "more": 1}', FAILED)
     event = run(event_of(trigger))
-    with pytest.raises(CallbackFailed, match=r"reported a failure .*: Refused: password=\*\*\*"):
+    with pytest.raises(CallbackFailed, match=r"reported a failure .* said: Refused: password=\*\*\*"):
         asking().execute_complete(context(), event)
 
 

@@ -19,7 +19,7 @@ from fastapi import APIRouter, HTTPException, Request, Response
 from starlette.requests import ClientDisconnect
 
 from airflow_horsies.client.callbacks import Told, Verdict, answer_callback, extend_callback
-from airflow_horsies.core.callback import MAX_BODY_BYTES, CallbackState, parse_answer
+from airflow_horsies.core.callback import MAX_BODY_BYTES, NOT_AN_ANSWER, CallbackState, parse_answer
 from airflow_horsies.exceptions import HorsiesError
 from airflow_horsies.ui.access import BY_TOKEN, client_of, unknown_callback
 from airflow_horsies.ui.clients import page_client
@@ -91,13 +91,7 @@ def _parsed(body: bytes) -> str:
         return parse_answer(body)
     except ValueError:
         # The message of the parser repeats what was sent.
-        raise HTTPException(HTTPStatus.BAD_REQUEST, NOT_JSON) from None
-
-
-NOT_JSON = (
-    "The body must be JSON in UTF-8: numbers that are finite, text without NUL characters, no key that begins with two "
-    "underscores, at most 100 levels."
-)
+        raise HTTPException(HTTPStatus.BAD_REQUEST, NOT_AN_ANSWER) from None
 
 
 async def _read_body(request: Request) -> bytes:
@@ -113,9 +107,11 @@ async def _read_body(request: Request) -> bytes:
             async with asyncio.timeout(BODY_SECONDS):
                 body = await _collect(request)
         except TimeoutError:
-            raise HTTPException(HTTPStatus.REQUEST_TIMEOUT, "The body did not arrive in time.", headers=CLOSE) from None
+            raise HTTPException(
+                HTTPStatus.REQUEST_TIMEOUT, "The body did not arrive in time. Send it again.", headers=CLOSE
+            ) from None
         except ClientDisconnect:
-            raise HTTPException(HTTPStatus.BAD_REQUEST, "The body is incomplete.") from None
+            raise HTTPException(HTTPStatus.BAD_REQUEST, "The body is incomplete. Send it again.") from None
     _require_json(request, is_empty=not body)
     return body
 
@@ -126,7 +122,9 @@ async def _collect(request: Request) -> bytes:
         body += part
         if len(body) > MAX_BODY_BYTES:
             raise HTTPException(
-                HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"The body has more than {MAX_BODY_BYTES:,} bytes.", headers=CLOSE
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+                f"The body has more than {MAX_BODY_BYTES:,} bytes. Send less.",
+                headers=CLOSE,
             )
     return bytes(body)
 
