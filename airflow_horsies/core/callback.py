@@ -25,8 +25,8 @@ CALLBACK_PATH = "/horsies/callbacks"
 MAX_BODY_BYTES = 1024 * 1024
 MAX_ANSWER_NESTING = 100
 NOT_AN_ANSWER = (
-    "Send JSON in UTF-8: numbers that are finite, text without NUL characters, no key that begins with two underscores, "
-    f"at most {MAX_ANSWER_NESTING} levels."
+    "Send JSON in UTF-8: numbers that are finite, text without NUL characters, no key that begins with two "
+    f"underscores, at most {MAX_ANSWER_NESTING} levels."
 )
 # Each attempt of the task that hands out the address gets a token of its own.
 MAX_TOKENS = 100
