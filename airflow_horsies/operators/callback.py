@@ -241,8 +241,8 @@ class HorsiesCallbackOperator(HorsiesOperator):
                 return value_of_answer(callback)
             case CallbackState.FAILED:
                 raise CallbackFailed(
-                    f"The outside party reported a failure to callback {callback.id}. Clear the task instance to ask again. "
-                    f"It said: {describe_answer(callback)}"
+                    f"The outside party reported a failure to callback {callback.id}. Clear the task instance to ask "
+                    f"again. It said: {describe_answer(callback)}"
                 )
             case CallbackState.VOID:
                 raise CallbackVoid(
