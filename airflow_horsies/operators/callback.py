@@ -289,5 +289,4 @@ def describe_answer(callback: Callback) -> str:
     value = json.loads(callback.body or "null")
     text = value.get("message") if isinstance(value, dict) else value
     told = text if isinstance(text, str) and text else (callback.body or "")
-    line = one_line(mask_text(told))
-    return line if len(line) <= MAX_MESSAGE_CHARS else f"{line[: MAX_MESSAGE_CHARS - 1]}…"
+    return one_line(mask_text(told))[:MAX_MESSAGE_CHARS]
