@@ -46,7 +46,6 @@ from airflow_horsies.operators.task import HorsiesOperator
 from airflow_horsies.triggers.base import HorsiesTrigger
 from airflow_horsies.triggers.callback import HorsiesCallbackTrigger
 
-MAX_MESSAGE_CHARS = 1_000
 FAILED = frozenset({TaskState.FAILED, TaskState.EXPIRED, TaskState.CANCELLED})
 
 __all__ = ["CALLBACK_URL", "HorsiesCallbackOperator"]
@@ -289,4 +288,4 @@ def describe_answer(callback: Callback) -> str:
     value = json.loads(callback.body or "null")
     text = value.get("message") if isinstance(value, dict) else value
     told = text if isinstance(text, str) and text else (callback.body or "")
-    return one_line(mask_text(told))[:MAX_MESSAGE_CHARS]
+    return one_line(mask_text(told))
