@@ -35,6 +35,12 @@ HorsiesError
 │   ├── NamespaceTaken        the same task instance was submitted by another Airflow deployment
 │   └── StaleSubmission       the task instance was cleared, and a newer life has submitted
 ├── ChunksUnsupported     a live worker of the queue cannot run chunks
+├── CallbacksUnsupported  a live worker of the queue cannot fill in the address of a callback
+├── CallbacksDisabled     [horsies] callbacks is off, or [api] base_url is missing
+├── CallbackError         a callback did not complete
+│   ├── CallbackFailed        the outside party reported a failure
+│   ├── CallbackExpired       no answer came in time
+│   └── CallbackVoid          nobody waits for it any more: the task instance was cleared or killed
 ├── BatchChanged          the item at a position is no longer the one that was shown
 ├── RepairTooEarly        the task instance was cleared, and has not started since
 ├── SourceError           a read of the Spark data source is invalid
@@ -210,6 +216,30 @@ class StaleSubmission(SubmissionError):
 
 class ChunksUnsupported(HorsiesError):
     """A live worker of the queue cannot run chunks. Nothing was sent."""
+
+
+class CallbacksUnsupported(HorsiesError):
+    """A live worker of the queue cannot fill in the address of a callback. Nothing was sent."""
+
+
+class CallbacksDisabled(HorsiesError):
+    """This Airflow takes no callbacks. Nothing was sent."""
+
+
+class CallbackError(HorsiesError):
+    """A callback did not complete."""
+
+
+class CallbackFailed(CallbackError):
+    """The outside party reported a failure."""
+
+
+class CallbackExpired(CallbackError):
+    """No answer came in time."""
+
+
+class CallbackVoid(CallbackError):
+    """Nobody waits for the callback any more."""
 
 
 class BatchChanged(HorsiesError):

@@ -69,6 +69,24 @@ CONFIG: dict[str, Any] = {
                 "example": None,
                 "default": "True",
             },
+            "callbacks": {
+                "description": "Whether outside parties may answer callbacks at /horsies/callbacks, below [api] "
+                "base_url, with a token and without a login. Set it for the api-server and for the components that "
+                "run tasks.",
+                "version_added": "0.2.0",
+                "type": "boolean",
+                "example": None,
+                "default": "False",
+            },
+            "callback_rate": {
+                "description": "How many requests a minute one client may send to the addresses of callbacks, for each "
+                "process of the api-server. All clients together may send five times as many. Behind a proxy, all "
+                "clients are one unless the api-server runs with --proxy-headers.",
+                "version_added": "0.2.0",
+                "type": "integer",
+                "example": None,
+                "default": "120",
+            },
             "docs_url": {
                 "description": "The address at which you serve this documentation. If it is set, the log of a failed "
                 "task and the pages in the Airflow UI link to the explanation of the error.",

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from airflow_horsies.client import accepting, batches, calls, signals
+from airflow_horsies.client.callback_waiting import CallbackWaiter
 from airflow_horsies.client.calls import Scope, canonical_ids
 from airflow_horsies.client.client import Client
 from airflow_horsies.client.hub import Waiter, hub_of
@@ -203,6 +204,12 @@ class AsyncClient(AsyncWorkflowClient):
         wanted = canonical_ids(task_ids)
         hub = hub_of(self.settings.database, listens=self.settings.listens)
         async with hub.subscribe(wanted, seen) as waiter:
+            yield waiter
+
+    @asynccontextmanager
+    async def subscribe_callback(self, callback_id: str) -> AsyncIterator[CallbackWaiter]:
+        hub = hub_of(self.settings.database, listens=self.settings.listens)
+        async with hub.subscribe_callback(callback_id) as waiter:
             yield waiter
 
     async def read(self, make_script: WireScript[T]) -> T:

@@ -13,7 +13,7 @@ import asyncio
 import contextvars
 import logging
 from collections import defaultdict
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -22,6 +22,7 @@ from typing import Any
 import psycopg
 from psycopg.pq import TransactionStatus
 
+from airflow_horsies.client.callback_waiting import CallbackBoard, Callbacks, CallbackWaiter
 from airflow_horsies.client.waiting import FOLLOW_SECONDS, POLL_SECONDS
 from airflow_horsies.client.workflow_waiting import States, WorkflowBoard, WorkflowWaiter
 from airflow_horsies.core.log import LogCursor, TaskNews
@@ -31,7 +32,7 @@ from airflow_horsies.db.connection import Database
 from airflow_horsies.db.driver import hang_up, run_async
 from airflow_horsies.db.errors import is_connection_lost, is_schema_mismatch
 from airflow_horsies.db.limits import LIMITS, Limits
-from airflow_horsies.db.listener import TASK_DONE, WORKFLOW_DONE, listen_again, listen_async
+from airflow_horsies.db.listener import CALLBACK_DONE, TASK_DONE, WORKFLOW_DONE, listen_again, listen_async
 from airflow_horsies.db.per_loop import PerLoop
 from airflow_horsies.db.statement import Script
 from airflow_horsies.exceptions import (
@@ -182,6 +183,7 @@ class Hub:
         self._waiters: defaultdict[str, set[Waiter]] = defaultdict(set)
         self._followers: set[Waiter] = set()
         self._workflows = WorkflowBoard()
+        self._callbacks = CallbackBoard()
         self._unread: set[str] = set()
         self._unknown_since: dict[str, float] = {}
         self._wake = asyncio.Event()
@@ -196,7 +198,7 @@ class Hub:
 
     @property
     def _has_waiters(self) -> bool:
-        return bool(self._waiters or self._workflows.waiters)
+        return bool(self._waiters or self._workflows.waiters or self._callbacks.waiters)
 
     @asynccontextmanager
     async def subscribe(
@@ -232,6 +234,19 @@ class Hub:
             yield waiter
         finally:
             self._workflows.remove(waiter, workflow_ids)
+            self._wake.set()
+
+    @asynccontextmanager
+    async def subscribe_callback(self, callback_id: str) -> AsyncIterator[CallbackWaiter]:
+        """A waiter for the outcome of a callback, including one that it has already."""
+        waiter = CallbackWaiter(callback_id)
+        self._callbacks.add(waiter)
+        self._wake.set()
+        self._start()
+        try:
+            yield waiter
+        finally:
+            self._callbacks.remove(waiter)
             self._wake.set()
 
     def _start(self) -> None:
@@ -281,6 +296,7 @@ class Hub:
             # Reading everything finds the tasks that ended before the listener was open.
             self._read_again(self._waiters)
             self._workflows.read_again()
+            self._callbacks.read_again()
             parts = [loop.create_task(self._read(reader))]
             if listener is not None:
                 parts.append(loop.create_task(self._listen(listener)))
@@ -302,7 +318,9 @@ class Hub:
                 async for message in connection.notifies(timeout=LISTEN_CHECK_SECONDS):
                     if message.channel == TASK_DONE and message.payload in self._waiters:
                         self._read_again((message.payload,))
-                    elif message.channel == WORKFLOW_DONE and self._workflows.hear(message.payload):
+                    elif (message.channel == WORKFLOW_DONE and self._workflows.hear(message.payload)) or (
+                        message.channel == CALLBACK_DONE and self._callbacks.hear(message.payload)
+                    ):
                         self._wake.set()
                 await listen_again(connection, self._limits)
 
@@ -315,6 +333,7 @@ class Hub:
             if loop.time() >= next_poll:
                 self._unread.update(self._waiters)
                 self._workflows.read_again()
+                self._callbacks.read_again()
                 next_poll = loop.time() + self._poll_seconds
             if loop.time() >= next_cancels:
                 has_more = await self._carry_out_requests(connection)
@@ -323,6 +342,7 @@ class Hub:
                 with self.database.translated():
                     await self._read_states(connection)
                     await self._workflows.look(partial(self._run, connection))
+                    await self._callbacks.look(partial(self._run_ours, connection))
                     await follower.look(connection, self._followers)
             except DatabaseBusy as busy:
                 await _pause(self._busy, busy)
@@ -333,6 +353,8 @@ class Hub:
             others = [follower.due] if self._followers else []
             if self._workflows.due is not None:
                 others.append(self._workflows.due)
+            if self._callbacks.due is not None:
+                others.append(self._callbacks.due)
             due = min(next_poll, next_cancels, *others)
             pause = max(due - loop.time(), 0) if self._has_waiters else LINGER_SECONDS
             try:
@@ -351,6 +373,12 @@ class Hub:
                     raise
             self._known.invalidate()
             return await run_async(connection, lambda: self._known.on_wire(make_script), self._limits)
+
+    async def _run_ours(
+        self, connection: psycopg.AsyncConnection[Any], make_script: Callable[[], Script[Callbacks]]
+    ) -> Callbacks:
+        with self.database.translated():
+            return await run_async(connection, make_script, self._limits)
 
     async def _carry_out_requests(self, connection: psycopg.AsyncConnection[Any]) -> bool:
         """Carry out a page of requested cancels, for which no waiter waits. True if there may be more."""
@@ -433,6 +461,7 @@ class Hub:
         self._failing_since = None
         self._fail(error, {waiter for waiters in self._waiters.values() for waiter in waiters})
         self._workflows.fail_all(error)
+        self._callbacks.fail_all(error)
 
     @staticmethod
     def _fail(error: HorsiesError, waiters: Iterable[Waiter]) -> None:

@@ -18,7 +18,7 @@ from airflow_horsies.db.connection import Database
 from airflow_horsies.db.limits import LIMITS
 from airflow_horsies.db.session import Session
 from airflow_horsies.db.statement import Row, Script, fetch
-from airflow_horsies.ledger import attempts, catalog, items, reports
+from airflow_horsies.ledger import attempts, callbacks, catalog, items, reports
 from airflow_horsies.ledger import schema as ledger_schema
 from airflow_horsies.ledger.cancelling import CANCELS_AT_ONCE, carry_out_requests
 from airflow_horsies.ledger.catalog import CatalogEntry
@@ -328,6 +328,12 @@ class WorkerClient:
         wire = self._known_wire()
         rows = self._run(lambda: fetch(wire.find_paused_workflows(workflow_id)))
         return [row["id"] for row in rows if row["is_to_be_resumed"]] if rows else None
+
+    # -- callbacks -----------------------------------------------------------------------------------------------------
+
+    def mint_callback_token(self, callback_id: str, task_id: str, digest: bytes) -> str | None:
+        """Store the digest of a token of a task; returns the address of the Airflow that waits, None if none waits."""
+        return self._run(lambda: callbacks.mint_token(callback_id, task_id, digest))
 
     # -- housekeeping --------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Connections that receive a notification at the end of every task or workflow."""
+"""Connections that receive a notification at the end of every task, workflow and callback."""
 
 from __future__ import annotations
 
@@ -21,29 +21,36 @@ from airflow_horsies.exceptions import (
 TASK_DONE: Final = "task_done"
 # Sent when a workflow, also one inside another, becomes COMPLETED, FAILED, CANCELLED, PAUSED or EXPIRED, with its id.
 WORKFLOW_DONE: Final = "workflow_done"
-Channel = Literal["task_done", "workflow_done"]
-LISTEN: Final[Mapping[Channel, LiteralString]] = {TASK_DONE: "LISTEN task_done", WORKFLOW_DONE: "LISTEN workflow_done"}
+# Sent when a callback is answered or void, with its id.
+CALLBACK_DONE: Final = "airflow_horsies_callback"
+Channel = Literal["task_done", "workflow_done", "airflow_horsies_callback"]
+LISTEN: Final[Mapping[Channel, LiteralString]] = {
+    TASK_DONE: "LISTEN task_done",
+    WORKFLOW_DONE: "LISTEN workflow_done",
+    CALLBACK_DONE: "LISTEN airflow_horsies_callback",
+}
 POOLER_TRIALS = 3
 
 
 class Listener:
-    """A connection that listens to one channel. Open it before reading the tables."""
+    """A connection that listens to some channels. Open it before reading the tables."""
 
-    def __init__(self, database: Database, channel: Channel = TASK_DONE) -> None:
+    def __init__(self, database: Database, *channels: Channel) -> None:
         self._database = database
-        self._channel = channel
+        self._channels = channels or (TASK_DONE,)
         self._connection = database.connect(database.listen_args)
         try:
             with database.translated():
                 self._connection.autocommit = True
                 self._require_session()
-                self._execute(LISTEN[channel])
+                for channel in self._channels:
+                    self._execute(LISTEN[channel])
         except BaseException:
             self.close()
             raise
 
     def wait(self, timeout_seconds: float) -> set[str]:
-        """The ids of tasks or workflows that ended; empty after the timeout."""
+        """The ids of tasks, workflows and callbacks that ended; empty after the timeout."""
         with self._database.translated():
             return (
                 self._wait_psycopg(timeout_seconds)
@@ -56,7 +63,7 @@ class Listener:
         return {
             message.payload
             for message in self._connection.notifies(timeout=timeout_seconds, stop_after=1)
-            if message.channel == self._channel
+            if message.channel in self._channels
         }
 
     def _wait_psycopg2(self, timeout_seconds: float) -> set[str]:
@@ -65,7 +72,7 @@ class Listener:
         if not connection.notifies:
             select.select([connection], [], [], timeout_seconds)
             connection.poll()
-        ended = {message.payload for message in connection.notifies if message.channel == self._channel}
+        ended = {message.payload for message in connection.notifies if message.channel in self._channels}
         connection.notifies.clear()
         return ended
 
@@ -111,7 +118,7 @@ class Listener:
 
 
 async def listen_async(database: Database, limits: Limits = LIMITS) -> psycopg.AsyncConnection[Any]:
-    """An asynchronous connection that listens to both channels, with the same rules as Listener."""
+    """An asynchronous connection that listens to all channels, with the same rules as Listener."""
     connection = await database.connect_async(database.listen_args)
     try:
         with database.translated():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate
@@ -14,7 +14,7 @@ from airflow_horsies.core.cluster import WorkerState
 from airflow_horsies.core.submission import TaskInstanceKey
 from airflow_horsies.core.task import TaskState
 from airflow_horsies.db.statement import Row, Script, Statement, sql_text
-from airflow_horsies.exceptions import ChunksUnsupported, TaskNotFound, WireError
+from airflow_horsies.exceptions import ChunksUnsupported, HorsiesError, TaskNotFound, WireError
 from airflow_horsies.ledger.schema import PACKAGE, read_version
 from airflow_horsies.ledger.submissions import key_of
 from airflow_horsies.wire.cluster import read_workers
@@ -204,15 +204,31 @@ def record_unsubmitted(task_name: str, ids: Sequence[str], sizes: Sequence[int])
 
 
 class WorkersStarting(Exception):
-    """A worker may record in a moment that it runs chunks. Nothing was sent."""
+    """A worker may record in a moment that it runs chunks, or what else is needed. Nothing was sent."""
 
-    def __init__(self, problem: ChunksUnsupported) -> None:
+    def __init__(self, problem: HorsiesError) -> None:
         super().__init__(str(problem))
         self.problem = problem
 
 
 def require_chunk_workers(wire: Wire, queue: str) -> Script[None]:
     """Every live worker of the queue runs chunks; a worker that does not would fail them. None may be alive."""
+    yield from require_workers_with(wire, queue, CHUNKS, unsupported=_unsupported, since=SINCE)
+
+
+def require_workers_with(
+    wire: Wire,
+    queue: str,
+    feature: str,
+    *,
+    unsupported: Callable[[WorkerState, str, int, int], HorsiesError],
+    since: int,
+) -> Script[None]:
+    """Every live worker of the queue has recorded the feature.
+
+    :param unsupported: the error, of the first worker without it, the queue, their number and that of all.
+    :param since: the version of the ledger with the feature: workers record it soon after a migration.
+    """
     live = [worker for worker in (yield from read_workers(wire)) if worker.alive and queue in worker.queues]
     if not live:
         return
@@ -222,18 +238,18 @@ def require_chunk_workers(wire: Wire, queue: str) -> Script[None]:
     rows = yield Statement(
         sql_text(PACKAGE, "find_features"), {"workers": COMPACT.encode(described), "clock_seconds": CLOCK_SECONDS}
     )
-    able = {(row["hostname"], row["pid"]) for row in rows if CHUNKS in row["features"]}
+    able = {(row["hostname"], row["pid"]) for row in rows if feature in row["features"]}
     unable = [worker for worker in live if (worker.hostname, worker.pid) not in able]
     if not unable:
         return
-    problem = _unsupported(unable[0], queue, len(unable), len(live))
-    if all(datetime.now(UTC) - worker.started_at < RECENT for worker in unable) or (yield from _are_tables_new()):
+    problem = unsupported(unable[0], queue, len(unable), len(live))
+    if all(datetime.now(UTC) - worker.started_at < RECENT for worker in unable) or (yield from _are_tables_new(since)):
         raise WorkersStarting(problem)
     raise problem
 
 
-def _are_tables_new() -> Script[bool]:
-    params = {"version": SINCE, "seconds": RECENT.total_seconds()}
+def _are_tables_new(since: int) -> Script[bool]:
+    params = {"version": since, "seconds": RECENT.total_seconds()}
     (row,) = yield Statement(sql_text(PACKAGE, "find_new_chunks"), params)
     return bool(row["is_new"])
 

@@ -44,6 +44,10 @@ class Submitter:
         """The same for a chunk, by the digest of its items and their rounds."""
         return self._derive_id("chunk", digest.hex())
 
+    def derive_callback_id(self, life: int, number: int) -> str:
+        """The same for a callback."""
+        return self._derive_id("callback", life, number)
+
     def _derive_id(self, *what: str | int) -> str:
         name = [*self.key.values(), *self.tried.life_key, *what]
         return str(uuid.uuid5(TASK_ID_NAMESPACE, json.dumps(name, separators=(",", ":"))))

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from airflow_horsies.db.statement import Script, Statement, sql_text
+from airflow_horsies.ledger.callbacks import SINCE as CALLBACKS_SINCE
+from airflow_horsies.ledger.callbacks import prune_callbacks
 from airflow_horsies.ledger.catalog import SINCE as CATALOG_SINCE
 from airflow_horsies.ledger.catalog import prune_catalog
 from airflow_horsies.ledger.messages import SINCE as MESSAGES_SINCE
@@ -73,6 +75,8 @@ def prune_page(wire: Wire, rule: PruneRule, *, after: str | None) -> Script[Prun
             yield prune_catalog()
         if version >= MESSAGES_SINCE:
             yield from _prune_messages(wire, rule)
+        if version >= CALLBACKS_SINCE:
+            yield prune_callbacks()
         return PrunedPage(is_last=True, last_id=after)
     old = [row["horsies_task_id"] for row in rows if row["is_old"]]
     kept = (yield from read_statuses(wire, old)) if old else {}

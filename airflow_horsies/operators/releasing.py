@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,6 +12,7 @@ from airflow.providers.common.compat.sdk import BaseOperator
 from airflow_horsies.airflow_instance import read_state
 from airflow_horsies.client.client import Client
 from airflow_horsies.core.submission import latest_task_ids
+from airflow_horsies.core.task import CancelOutcome
 from airflow_horsies.exceptions import HorsiesError
 from airflow_horsies.operators.outcomes import describe_release, describe_release_failure
 
@@ -56,13 +57,18 @@ class ReleasingOperator(BaseOperator):
                 try:
                     ids = self._sent_ids or latest_task_ids(client.read_submissions(self._instance))
                     self._sent_ids = ids
-                    released = client.release_tasks(ids, self._instance, try_number=try_number) if ids else {}
+                    released = self._release_ids(client, ids, try_number=try_number) if ids else {}
                 except HorsiesError as error:
                     if time.monotonic() + RETRY_SECONDS > deadline:
                         return describe_release_failure(error)
                     time.sleep(RETRY_SECONDS)
                 else:
                     return describe_release(set(released.values()))
+
+    def _release_ids(
+        self, client: Client, ids: Sequence[str], *, try_number: int | None
+    ) -> Mapping[str, CancelOutcome]:
+        return client.release_tasks(ids, self._instance, try_number=try_number)
 
     @contextmanager
     def _uninterrupted(self) -> Iterator[None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from airflow_horsies.triggers.base import HorsiesTrigger, Reason
 from airflow_horsies.triggers.batch import HorsiesBatchTrigger
+from airflow_horsies.triggers.callback import HorsiesCallbackTrigger
 from airflow_horsies.triggers.queue import HorsiesQueueTrigger
 from airflow_horsies.triggers.sensing import HorsiesSensorTrigger, HorsiesSubmissionTrigger
 from airflow_horsies.triggers.workflow import HorsiesWorkflowTrigger
@@ -11,6 +12,7 @@ from airflow_horsies.triggers.workflow_sensing import HorsiesWorkflowSensorTrigg
 
 __all__ = [
     "HorsiesBatchTrigger",
+    "HorsiesCallbackTrigger",
     "HorsiesQueueTrigger",
     "HorsiesSensorTrigger",
     "HorsiesSubmissionTrigger",

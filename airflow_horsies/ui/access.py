@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from http import HTTPStatus
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
@@ -16,6 +17,7 @@ from fastapi import Depends, HTTPException, Path, Request
 from airflow_horsies.core.submission import TaskInstanceKey
 from airflow_horsies.exceptions import InvalidTask
 from airflow_horsies.hook import HorsiesHook
+from airflow_horsies.ui.limiting import DEFAULT_RATE, limiter
 
 Method = Literal["GET", "PUT"]
 
@@ -70,6 +72,32 @@ def require_connection(user: GetUserDep) -> None:
         raise HTTPException(HTTPStatus.FORBIDDEN, "You need permission to read the connection to the horsies database.")
 
 
+def require_callbacks() -> None:
+    """What is off looks like an unknown token."""
+    if not conf.getboolean("horsies", "callbacks", fallback=False):
+        raise unknown_callback()
+
+
+def unknown_callback() -> HTTPException:
+    return HTTPException(HTTPStatus.NOT_FOUND, "There is no callback at this address.")
+
+
+async def require_rate(request: Request) -> None:
+    """Before the body is read and before the database is asked, whatever the token."""
+    seconds = limiter.wait_seconds(client_of(request), conf.getint("horsies", "callback_rate", fallback=DEFAULT_RATE))
+    if seconds > 0:
+        raise HTTPException(
+            HTTPStatus.TOO_MANY_REQUESTS,
+            "There are too many requests. Try again later.",
+            headers={"retry-after": str(math.ceil(seconds))},
+        )
+
+
+def client_of(request: Request) -> str:
+    """The address that the server vouches for. Headers of the request are not looked at."""
+    return "" if request.client is None else request.client.host
+
+
 # Every route below /dags/{dag_id} has one of these. They check the DAG in the path.
 MAY_READ = [
     Depends(require_valid_path),
@@ -83,6 +111,8 @@ MAY_ACT = [
     Depends(requires_access_dag("PUT", DagAccessEntity.TASK_INSTANCE)),
     Depends(require_own_origin),
 ]
+# For anybody who has the token in the path, which the route itself looks up.
+BY_TOKEN = [Depends(require_callbacks), Depends(require_rate)]
 # Queues and workers belong to no DAG.
 MAY_SEE_CLUSTER = [Depends(requires_access_view(AccessView.CLUSTER_ACTIVITY))]
 MAY_READ_CONNECTION = [Depends(require_connection)]

@@ -16,6 +16,7 @@ from airflow_horsies.exceptions import AccessDenied, DatabaseBusy, DatabaseUnrea
 from airflow_horsies.links import URL_PREFIX, base_path
 from airflow_horsies.ui.access import conn_id
 from airflow_horsies.ui.answers import problem
+from airflow_horsies.ui.routes import callbacks as callback_routes
 from airflow_horsies.ui.routes import instance as instance_routes
 from airflow_horsies.ui.routes import monitoring
 from airflow_horsies.ui.routes import overview as overview_routes
@@ -36,6 +37,7 @@ app = FastAPI(
     redirect_slashes=False,
 )
 for module in (
+    callback_routes,
     instance_routes,
     repair_routes,
     run_routes,

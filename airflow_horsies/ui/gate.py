@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from importlib import import_module
 from typing import Any
 
+from airflow_horsies.core.masking import TOKEN_PREFIX, mask_tokens
+
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
@@ -42,4 +44,14 @@ class Gate:
                 message = {**message, "headers": headers}
             await send(message)
 
-        await self._app(scope, receive, send_with_headers)
+        # Airflow logs the path of a request after it. A token in it is for the routes only.
+        inner = {**scope}
+        _hide_tokens(scope)
+        await self._app(inner, receive, send_with_headers)
+
+
+def _hide_tokens(scope: Message) -> None:
+    path = scope.get("path", "")
+    if TOKEN_PREFIX in path:
+        scope["path"] = mask_tokens(path)
+        scope["raw_path"] = scope["path"].encode()

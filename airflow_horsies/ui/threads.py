@@ -43,9 +43,12 @@ def in_own_thread(endpoint: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-async def run_in_thread(call: Callable[[], T]) -> T:
-    """Run the call in a thread; DatabaseBusy if none becomes free in time."""
-    running = _threads.submit(copy_context().run, call)
+async def run_in_thread(call: Callable[[], T], threads: ThreadPoolExecutor = _threads) -> T:
+    """Run the call in a thread; DatabaseBusy if none becomes free in time.
+
+    :param threads: others than those of the pages.
+    """
+    running = threads.submit(copy_context().run, call)
     outcome = asyncio.wrap_future(running)
     try:
         await asyncio.wait([outcome], timeout=MOST_WAIT_SECONDS)

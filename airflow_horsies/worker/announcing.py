@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_horsies import __version__
 from airflow_horsies.client.reporting import WorkerClient
+from airflow_horsies.core.callback import CALLBACKS
 from airflow_horsies.core.chunk import CHUNKS
 from airflow_horsies.db.backoff import Backoff, jittered
 from airflow_horsies.db.connection import Database
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FEATURES = (CHUNKS,)
+FEATURES = (CHUNKS, CALLBACKS)
 EVERY_SECONDS = 75.0
 # A first submission of chunks creates the tables, and waits longer than this for the workers.
 FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS = 3.0, 15.0

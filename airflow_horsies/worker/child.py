@@ -16,8 +16,10 @@ from horsies import TaskError, TaskResult
 
 from airflow_horsies.borrowed.horsies import Assignment, OperationalErrorCode, OutcomeCode, find_assignment
 from airflow_horsies.core.signals import AWAITING_SIGNAL, MAX_CHECKPOINT_BYTES, encode_payload
+from airflow_horsies.db.connection import Database
 from airflow_horsies.worker.announcing import Announcer
 from airflow_horsies.worker.attempt import Running, RunningAttempt, RunningItem, StopReason
+from airflow_horsies.worker.callbacks import Addresses, mint_addresses
 from airflow_horsies.worker.chunk import ChunkOrder, ChunkRun, ItemTask, Tools
 from airflow_horsies.worker.engines.engine import Spark, make_spark
 from airflow_horsies.worker.errors import Failure, TaskFault, code_text, describe, is_unstorable, short
@@ -99,6 +101,10 @@ class Child:
         if self._spark is not None:
             self._spark.start()
             multiprocessing.util.Finalize(None, self._spark.stop, exitpriority=10)
+
+    @property
+    def database(self) -> Database:
+        return self._database
 
     @property
     def current(self) -> RunningAttempt | None:
@@ -332,6 +338,14 @@ def run_task(body: Body, *, with_spark: bool, stops_at_good_until: bool) -> Outc
     if _child is None or assignment is None:
         return TaskResult(ok=body(_session_of_caller() if with_spark else None))
     return _child.run(assignment, body, with_spark=with_spark, stops_at_good_until=stops_at_good_until)
+
+
+def find_addresses(given: Mapping[str, Any]) -> Addresses | None:
+    """The addresses of the callbacks in the arguments of the task that runs. Outside a worker, there are none."""
+    attempt = None if _child is None else _child.current
+    if _child is None or attempt is None:
+        return None
+    return mint_addresses(_child.database, attempt.task_id, given)
 
 
 def run_chunk(task: ItemTask, given: Mapping[str, Any]) -> Outcome:

@@ -55,6 +55,8 @@ ERROR_CODES = {
         False, "No signals or checkpoints here: in an item of a chunk, outside of a worker, or with tables too old."
     ),
     "PARKING_NOT_POSSIBLE": ErrorCode(False, "The task was sent without a retry policy that lets it park."),
+    "CALLBACK_CLOSED": ErrorCode(False, "Nobody waits for the callback whose address the task hands out."),
+    "CALLBACK_UNAVAILABLE": ErrorCode(True, "No address could be made for the callback of the task."),
     "GOOD_UNTIL_PASSED": ErrorCode(False, "good_until passed while the task ran, and the task has stop_at_good_until."),
 }
 """horsies adds its own codes: TASK_TIMEOUT, WORKER_CRASHED, UNHANDLED_EXCEPTION for any other exception, and more."""

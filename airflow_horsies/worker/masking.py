@@ -10,6 +10,8 @@ from functools import cache
 from typing import Any
 from urllib.parse import unquote, unquote_plus
 
+from airflow_horsies.core.masking import mask_tokens
+
 MASK = "***"
 # Shorter secrets would mask ordinary words.
 MIN_CHARS = 5
@@ -108,7 +110,7 @@ def presentable(text: str) -> str:
 
 def masked(text: str) -> str:
     pattern = _pattern()
-    return pattern.sub(MASK, text) if pattern else text
+    return mask_tokens(pattern.sub(MASK, text) if pattern else text)
 
 
 @cache

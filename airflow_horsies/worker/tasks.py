@@ -17,7 +17,7 @@ from airflow_horsies.borrowed.horsies import (
 )
 from airflow_horsies.core.chunk import CHUNK_SUFFIX, ISOLATE, ITEMS, RETRY_POLICY, TIMEOUT_MS
 from airflow_horsies.worker.arguments import Arguments, TaskDefinitionError, declare, signature_of
-from airflow_horsies.worker.child import run_chunk, run_task
+from airflow_horsies.worker.child import find_addresses, run_chunk, run_task
 from airflow_horsies.worker.chunk import ItemTask
 from airflow_horsies.worker.errors import Failure, short
 from airflow_horsies.worker.results import to_json, to_json_text
@@ -137,13 +137,20 @@ def _registering(
         arguments = Arguments(name, function, with_spark=with_spark)
         max_bytes = getattr(app, RESULT_BYTES, DEFAULT_RESULT_BYTES)
 
+        name_failure = partial(_name_failure, app, function.__name__, options)
+
         def call(session: Any, given: Mapping[str, Any]) -> Any:
             values = arguments.validate(given)
             return function(session, **values) if with_spark else function(**values)
 
         def run(**given: Any) -> Any:
             def body(session: Any) -> Any:
-                return to_json(call(session, given), max_rows=max_rows, max_bytes=max_bytes)
+                addresses = find_addresses(given)
+                if addresses is None:
+                    return to_json(call(session, given), max_rows=max_rows, max_bytes=max_bytes)
+                with addresses.hidden_in_errors(name_failure):
+                    result = to_json(call(session, addresses.fill(given)), max_rows=max_rows, max_bytes=max_bytes)
+                return addresses.hide(result)
 
             return run_task(body, with_spark=with_spark, stops_at_good_until=stop_at_good_until)
 
@@ -156,7 +163,6 @@ def _registering(
         accept_results(run, [argument.name for argument in arguments if not argument.is_slot])
         arguments_of(app)[name] = arguments
         make_usable_as_node(function, app.tasks[name], _face_of(function, arguments))
-        name_failure = partial(_name_failure, app, function.__name__, options)
         items = ItemTask(call_item, name_failure, with_spark=with_spark, stops_at_good_until=stop_at_good_until)
         _register_chunk(app, name, function, items, options)
         if with_spark:

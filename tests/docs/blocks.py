@@ -20,6 +20,7 @@ FRONT_DOOR = (README, CHECKOUT / "CONTRIBUTING.md", CHECKOUT / "SECURITY.md")
 RUNNERS = {
     "python tasks": "together, in the order of TASK_GUIDES, the file my_tasks.py of a real worker, with one app",
     "python dag": "parsed by Airflow and run with dag.test(), its tasks by that worker",
+    "python parsed": "parsed as a file of DAGs; its tasks wait for an outside party",
     "python script": "run by Python beside that worker",
     "python test": "run by pytest, with a Spark session of its own",
     "python tested": "with the others of its guide, each in the file that its first line names, run by pytest",
@@ -50,10 +51,11 @@ TASK_GUIDES = (
     "how-to/workflows.md",
     "how-to/batch.md",
     "how-to/signals.md",
+    "how-to/callbacks.md",
     "how-to/history-and-report.md",
 )
 # Commands that need a machine, a cluster or an index that is not here, by their first word: looked at, and not run.
-CHECKED_COMMANDS = ("pip", "systemctl", "kubectl", "helm", "make", "python3.13")
+CHECKED_COMMANDS = ("pip", "curl", "systemctl", "kubectl", "helm", "make", "python3.13")
 WORKER_COMMAND = "python -m airflow_horsies.worker my_tasks:app"
 START_COMMAND = "../.venv/bin/python -m airflow_horsies.embedded start hello_tasks:app"
 

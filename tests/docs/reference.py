@@ -24,6 +24,7 @@ from airflow_horsies.models import RetryPolicy, TaskSpec
 from airflow_horsies.notifications import HorsiesNotifier
 from airflow_horsies.operators import (
     HorsiesBatchOperator,
+    HorsiesCallbackOperator,
     HorsiesCancelOperator,
     HorsiesGraphOperator,
     HorsiesOperator,
@@ -127,7 +128,8 @@ def _operators() -> Iterator[str]:
     yield "From `airflow_horsies.operators`.\n"
     yield from _class(HorsiesOperator)
     yield from _class(HorsiesBatchOperator)
-    yield "### Parameters of both\n"
+    yield from _class(HorsiesCallbackOperator)
+    yield "### Parameters of all\n"
     yield from _parameters(HorsiesTaskOperator, WaitingOperator)
     yield from _class(HorsiesWorkflowOperator, GraphOperator, WaitingOperator)
     yield from _class(HorsiesGraphOperator)

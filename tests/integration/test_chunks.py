@@ -417,4 +417,4 @@ def test_a_worker_records_what_it_can_do(rig: Rig) -> None:
         )
 
     rig.until(recorded, "the record of the worker")
-    assert recorded() == [{"release": __version__, "features": ["chunks"], "is_new": True}]
+    assert recorded() == [{"release": __version__, "features": ["chunks", "callbacks"], "is_new": True}]

@@ -57,6 +57,8 @@ REPAIR_OF_DAG = (401, 403, 403, 403, 404, 404, 404)
 WITHDRAWAL_OF_DAG = (401, 403, 403, 403, 422, 422, 422)
 OF_CLUSTER = (401, 200, 200, 200, 200, 200, 200)
 OF_CONNECTION = (401, 403, 403, 403, 403, 200, 200)
+# Without a token, nobody is told anything, whoever he is.
+BY_TOKEN = (404,) * 7
 INSTANCE_ROUTE = "/dags/{dag_id}/runs/{run_id:path}/tasks/{task_id}/{map_index}"
 # Of a DAG that strangers may not see, and so that a new route without a row is noticed.
 TABLE = {
@@ -70,6 +72,9 @@ TABLE = {
     ("GET", "/api/dags/{dag_id}/gantt/{run_id:path}"): OF_DAG,
     ("GET", INSTANCE_ROUTE): OF_DAG,
     ("GET", "/dags/{dag_id}/gantt/{run_id:path}"): OF_DAG,
+    ("POST", "/callbacks/{token}"): BY_TOKEN,
+    ("POST", "/callbacks/{token}/fail"): BY_TOKEN,
+    ("POST", "/callbacks/{token}/heartbeat"): BY_TOKEN,
     ("GET", "/"): OF_CLUSTER,
     ("GET", "/api/overview"): OF_CLUSTER,
     ("GET", "/api/failures"): OF_CLUSTER,
@@ -97,6 +102,7 @@ def path_of(route: str, instance: TaskInstanceKey) -> str:
         "{digest}": "any",
         "{name:path}": "common/dom.js",
         "{path:path}": "",
+        "{token}": "hcb_of_nobody",
     }
     for name, value in named.items():
         route = route.replace(name, value)

@@ -151,6 +151,9 @@ def site(release: str, postgres: EmbeddedPostgres, tmp_path_factory: pytest.Temp
         settings={
             "AIRFLOW__CORE__AUTH_MANAGER": "auth_by_dag.AuthByDag",
             "AIRFLOW__HORSIES__CONN_ID": "horsies_ui",
+            "AIRFLOW__HORSIES__CALLBACKS": "True",
+            # Tests ask often, and all from one address.
+            "AIRFLOW__HORSIES__CALLBACK_RATE": "60000",
             "PYTHONPATH": str(HERE),
         },
     )

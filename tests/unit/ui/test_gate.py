@@ -45,3 +45,25 @@ def test_an_answer_may_bring_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     start, _ = answer(gate_before(monkeypatch, own))
     policies = [value for name, value in start["headers"] if name.lower() == b"content-security-policy"]
     assert policies == [own[1]]
+
+
+def test_a_token_in_the_path_is_for_the_routes_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append(scope["path"])
+
+    module = ModuleType("routes_that_read_the_path")
+    module.app = app  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    token = f"hcb_{'x' * 43}"
+    scope = {"type": "http", "path": f"/horsies/callbacks/{token}/fail", "raw_path": token.encode()}
+
+    async def nothing(*_: Any) -> Any:
+        return {}
+
+    asyncio.run(Gate(module.__name__)(scope, nothing, nothing))
+    assert seen == [f"/horsies/callbacks/{token}/fail"]
+    # Airflow logs it from here when the request has ended.
+    assert scope["path"] == "/horsies/callbacks/hcb_***/fail"
+    assert token not in str(scope)
