@@ -42,6 +42,7 @@ WORKER_CODES = {
     "SIGNALS_UNSUPPORTED": "Read the message: it names the place, or asks for `airflow horsies db migrate`.",
     "PARKING_NOT_POSSIBLE": (
         "Set a retry policy as [Signals](../how-to/signals.md#let-a-task-park) shows, or wait with `receive()`."
+    ),
     "CALLBACK_CLOSED": "Nothing to do: an earlier attempt has handed out an address, or the wait is over.",
     "CALLBACK_UNAVAILABLE": (
         "Name the code in a retry policy. If it comes back, look at the connection of the worker to the database, or "

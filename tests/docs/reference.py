@@ -136,8 +136,8 @@ def _operators() -> Iterator[str]:
     yield from _class(HorsiesCancelOperator)
     yield from _class(HorsiesSignalOperator)
     yield (
-        f"All that send tasks or workflows have the extra link `{HorsiesAttemptsLink.name}`, which leads to the attempts "
-        "of the task.\n"
+        f"All that send tasks or workflows have the extra link `{HorsiesAttemptsLink.name}`, which leads to the "
+        "attempts.\n"
     )
     yield "## Sensors\n"
     yield "From `airflow_horsies.sensors`.\n"
