@@ -27,6 +27,7 @@ test-slow: venv browser  ## Run the slow tests: clusters, faults, many tasks
 	WAITERS=50 SHORT_RUNS=200 .venv/bin/python -m pytest tests/acceptance/test_faults.py $(ARGS)
 	DEMO_DAYS=31 .venv/bin/python -m pytest tests/acceptance/test_demo.py $(ARGS)
 	WALKS=100 .venv/bin/python -m pytest tests/integration/test_state_machine.py $(ARGS)
+	WORKFLOW_CANCELS=200 .venv/bin/python -m pytest tests/integration/test_workflow_contract.py -k random_moments $(ARGS)
 	.venv/bin/python -m pytest tests -m slow --ignore=tests/acceptance/test_faults.py --ignore=tests/acceptance/test_demo.py $(ARGS)
 
 screenshots: venv browser  ## Write screenshots of the pages in the Airflow UI to docs/images

@@ -150,7 +150,7 @@ def read_workflow(
 
 def read_outcome(wire: Wire, workflow_id: str) -> Script[WorkflowOutcome]:
     """How far a workflow is, what it returned, and which node made it fail."""
-    rows = yield wire.of_workflows("read_workflow_end", id=workflow_id)
+    rows = yield wire.of_workflows("read_workflow_end", id=workflow_id, wrapper_key=WRAPPER_KEY)
     if not rows:
         raise workflow_not_found(workflow_id)
     (row,) = rows

@@ -130,6 +130,11 @@ def test_graph_without_an_output_node_returns_the_values_of_its_last_nodes(hook:
     assert outcome.output == {"a": "naïve 馬\x00", "c": 4}
 
 
+def test_registered_workflow_without_an_output_node_returns_the_values_of_its_last_nodes(hook: HorsiesHook) -> None:
+    outcome = hook.wait_workflow(hook.start_workflow(wrap_definition("contract.loose")), timeout_seconds=SECONDS)
+    assert outcome.output == {"first": 1, "second": 2}
+
+
 def test_graph_that_begins_with_workflows_has_a_task_before_each(hook: HorsiesHook) -> None:
     nodes = {
         "one": node(workflow="contract.child", n=1),

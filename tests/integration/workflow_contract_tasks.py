@@ -38,7 +38,7 @@ app = Horsies(
     ),
 )
 
-KNOWN = {"contract.child", "contract.diamond", "contract.outer"}
+KNOWN = {"contract.child", "contract.diamond", "contract.loose", "contract.outer"}
 
 
 @app.task("airflow_horsies.begin")
@@ -150,3 +150,16 @@ class Outer(WorkflowDefinition[int]):
             workflow_def=Child, kwargs={"n": 1, "marker": marker, "on_error": on_error}, node_id="inner"
         )
         return WorkflowSpec(name=cls.name, tasks=[child], output=child)
+
+
+class Loose(WorkflowDefinition[None]):
+    """A workflow without an output node."""
+
+    name = "loose"
+    definition_key = "contract.loose"
+
+    @classmethod
+    def build_with(cls, app: Any, **_: JsonValue) -> WorkflowSpec[None]:
+        a = TaskNode(fn=fetch, kwargs={"n": 1}, node_id="first")
+        b = TaskNode(fn=fetch, kwargs={"n": 2}, node_id="second")
+        return WorkflowSpec(name=cls.name, tasks=[a, b])
