@@ -36,9 +36,9 @@ def test_it_finds_what_another_task_of_the_run_has_submitted() -> None:
         with pytest.raises(TaskNotFound, match="has submitted nothing"):
             run_task(sending(external_task_id="publish"))
         task_id = run_task(publish)
-        approve = sending(external_task_id="publish", external_dag_id=publish.dag_id, payload=1)
-        assert task_id
-        run_task(approve)
+        (submission,) = HorsiesHook().client.read_submissions_of_task(task_id)
+        run_id = submission.task_instance.run_id
+        run_task(sending(external_task_id="publish", external_dag_id=publish.dag_id, external_run_id=run_id, payload=1))
         assert horsies.signals("approved") == [1]
 
 
