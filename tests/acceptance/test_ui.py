@@ -24,7 +24,8 @@ pytestmark = [
 ]
 expect.set_options(timeout=PATIENCE_SECONDS * 1000)
 
-RETRY_SOON = {"intervals": [4, 4], "auto_retry_for": ["TRY_AGAIN"], "jitter": False}
+# The page must have opened before the first retry.
+RETRY_SOON = {"intervals": [15, 4], "auto_retry_for": ["TRY_AGAIN"], "jitter": False}
 HOSTILE = "<script>window.pwned = 1</script><img src=x onerror='window.pwned = 1'>\u202eright to left\x1b[31m\x07"
 
 # What Airflow paints its pages with, and what ours is painted with.
