@@ -8,15 +8,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from airflow_horsies.client.calls import (
-    Call,
-    Pause,
-    PlainTransaction,
-    Scope,
-    Transaction,
-    migrate_ledger,
-    read_latest_task_ids,
-)
+from airflow_horsies.client.calls import Scope, migrate_ledger, read_latest_task_ids
+from airflow_horsies.client.steps import Call, Pause, PlainTransaction, Transaction
 from airflow_horsies.core.signals import (
     MAX_DEDUP_CHARS,
     MAX_SENDER_CHARS,

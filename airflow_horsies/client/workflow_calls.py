@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TypeVar
 
-from airflow_horsies.client.calls import Call, Scope, Transaction, find_class, submit_works
+from airflow_horsies.client.calls import Scope, find_class, submit_works
 from airflow_horsies.client.settings import ClientSettings
+from airflow_horsies.client.steps import Call, Transaction
 from airflow_horsies.core.graph import RESUME_TASK, Graph
 from airflow_horsies.core.spec import TaskSpec
 from airflow_horsies.core.submission import AirflowTry, SubmitResult, TaskInstanceKey

@@ -9,9 +9,10 @@ from functools import partial
 from typing import TypeVar
 
 from airflow_horsies.client import workflow_calls as calls
-from airflow_horsies.client.calls import Call, Scope, canonical_ids
+from airflow_horsies.client.calls import Scope, canonical_ids
 from airflow_horsies.client.hub import hub_of
 from airflow_horsies.client.settings import ClientSettings
+from airflow_horsies.client.steps import Call
 from airflow_horsies.client.waiting import POLL_SECONDS, Waiting, wait_workflows, workflow_timeout
 from airflow_horsies.client.workflow_waiting import WorkflowWaiter
 from airflow_horsies.core.graph import Graph

@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
 
-from airflow_horsies.client.calls import Call, Scope, canonical_ids
+from airflow_horsies.client.calls import Scope, canonical_ids
+from airflow_horsies.client.steps import Call
 from airflow_horsies.client.waiting import POLL_SECONDS, workflow_timeout
 from airflow_horsies.client.workflow_calls import encode_graph
 from airflow_horsies.client.workflow_waiting import WorkflowWaiter
