@@ -10,11 +10,10 @@ from functools import partial
 
 from airflow_horsies.client.batches import STARTING_SECONDS, _wait_for_workers
 from airflow_horsies.client.calls import Scope, canonical_ids, encode_tasks
-from airflow_horsies.client.steps import Call, PlainTransaction, Transaction
 from airflow_horsies.client.calls import migrate_ledger as migrate
-from airflow_horsies.client.steps import 
 from airflow_horsies.client.client import Client
 from airflow_horsies.client.pages import PageClient
+from airflow_horsies.client.steps import Call, PlainTransaction, Transaction
 from airflow_horsies.client.waiting import (
     FIRST_RETRY_SECONDS,
     FOLLOW_SECONDS,
