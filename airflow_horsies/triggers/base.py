@@ -180,20 +180,22 @@ class HorsiesTrigger(BaseTrigger):
                 if await self._is_unserved(client, waiter.pending):
                     return Reason.NOT_SERVED
             task_log.show(waiter.take())
-            if None in waiter.ended.values():
+            # Only what is new: a batch may have a hundred thousand tasks, and each end wakes its trigger.
+            ended = waiter.take_ended()
+            if None in ended.values():
                 return Reason.NOT_FOUND
-            if await self._decide(client, waiter):
+            if await self._decide(client, ended):
                 return Reason.DECIDED
         return Reason.ENDED
 
     async def _wait_for_news(self, waiter: Waiter, until: datetime | None) -> None:
         await waiter.news(until=until)
 
-    async def _decide(self, client: AsyncClient, waiter: Waiter) -> bool:
-        return self._is_decided(waiter.ended)
+    async def _decide(self, client: AsyncClient, ended: Mapping[str, TaskState | None]) -> bool:
+        """Whether the outcome no longer depends on the unfinished tasks.
 
-    def _is_decided(self, ended: Mapping[str, TaskState | None]) -> bool:
-        """Whether the outcome no longer depends on the unfinished tasks."""
+        :param ended: the tasks that have ended since the last call.
+        """
         return False
 
     async def _find_task_ids(self, client: AsyncClient) -> list[str]:

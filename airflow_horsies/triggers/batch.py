@@ -13,6 +13,7 @@ from airflow_horsies.client.hub import Waiter
 from airflow_horsies.client.waiting import POLL_SECONDS
 from airflow_horsies.core.batch import FailureCount
 from airflow_horsies.core.submission import TaskInstanceKey, is_lost
+from airflow_horsies.core.task import TaskState
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.triggers.base import HorsiesTrigger, Reason
 from airflow_horsies.triggers.task_log import StoredSeen
@@ -98,12 +99,12 @@ class HorsiesBatchTrigger(HorsiesTrigger):
             if not pause.expired():
                 raise
 
-    async def _decide(self, client: AsyncClient, waiter: Waiter) -> bool:
+    async def _decide(self, client: AsyncClient, ended: Mapping[str, TaskState | None]) -> bool:
         if self.max_failures is None:
             return False
-        to_count = self._failures.to_count(waiter.ended, time.monotonic())
+        to_count = self._failures.to_count(ended, time.monotonic())
         counts = await client.count_items(to_count) if to_count else {}
-        failures = self._failures.total(waiter.ended, counts)
+        failures = self._failures.total(counts)
         return is_lost(failures, allowed=self.max_failures, kept=self.kept)
 
     async def _find_task_ids(self, client: AsyncClient) -> list[str]:
