@@ -8,6 +8,8 @@ import shutil
 import signal
 import tempfile
 
+from hypothesis import settings
+
 _airflow_home = tempfile.mkdtemp(prefix="airflow-horsies-tests-")
 atexit.register(shutil.rmtree, _airflow_home, ignore_errors=True)
 for name in [name for name in os.environ if name.startswith(("AIRFLOW_", "HORSIES_", "PG"))]:
@@ -19,3 +21,6 @@ os.environ.update(
 )
 # Like Ctrl-C: the fixtures stop their servers.
 signal.signal(signal.SIGTERM, signal.default_int_handler)
+# How long an example takes says more about the machine than about the code.
+settings.register_profile("airflow_horsies", deadline=None)
+settings.load_profile("airflow_horsies")

@@ -299,7 +299,6 @@ def test_random_walks_lose_and_double_nothing(make_hook: MakeHook, database: str
         settings=settings(
             max_examples=WALKS,
             stateful_step_count=STEPS,
-            deadline=None,
             derandomize=True,
             suppress_health_check=list(HealthCheck),
         ),

@@ -102,7 +102,6 @@ def ask_anything(site: Site, planted: Planted, user: str | None, *, password: st
 
     options = settings(
         max_examples=examples,
-        deadline=None,
         database=None,
         derandomize=same,
         phases=[Phase.generate],

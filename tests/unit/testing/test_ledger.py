@@ -75,7 +75,7 @@ def shown_rows(database: Database) -> list[tuple[Any, ...]]:
     return sorted((row["life"], row["round"], place, row["try_number"]) for row, place in rows)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @example(steps=[Submit(parts, False) for parts in ([0, 0, 1, 1], [0], [0, 0, 0, 1], [0, 0, 0, 0])])
 @given(steps=STEPS)
 def test_submissions_are_those_of_the_real_ledger(steps: list[Submit | End]) -> None:

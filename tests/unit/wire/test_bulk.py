@@ -77,7 +77,7 @@ def rows(tasks: list[EncodedTask] | str) -> list[list[str]] | str:
     ]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.lists(SPECS, max_size=8), st.integers(1, 4))
 def test_many_are_encoded_as_one_by_one(specs: list[TaskSpec], size: int) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -30,7 +30,7 @@ def encode(items: list[Any], **given: Any) -> EncodedItems:
     return encode_items(SPEC, items, **options)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(items=ITEMS)
 def test_items_keep_their_arguments_and_have_the_work_of_a_task(items: list[Any]) -> None:
     encoded = encode(items)
@@ -46,7 +46,7 @@ def test_items_keep_their_arguments_and_have_the_work_of_a_task(items: list[Any]
     assert task.command_fingerprint == whole.command_fingerprint
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(items=ITEMS)
 def test_the_quick_way_writes_the_same(items: list[Any]) -> None:
     encoded = encode(items)
