@@ -183,7 +183,7 @@ BATCH_PAIRS = (
         b=reporting(0, 1),
         check=all_of(is_cancelled, recorded_if_held(0, 1)),
         may_cancel=given_ids,
-        joined=OWN_READS,
+        joined=MET_BY_REPORT,
         cuts={"b": 1},
     ),
     Pair(
