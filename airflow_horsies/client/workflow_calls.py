@@ -29,6 +29,8 @@ from airflow_horsies.wire.statements import Wire
 
 T = TypeVar("T")
 
+NEEDED_GRANTS = "Workflows need more privileges than tasks. Let the owner of horsies' tables grant:"
+
 
 def start_workflow(scope: Scope, graph: Graph, *, workflow_id: str | None = None) -> Call[str]:
     """Start a graph and return the id of its workflow; an id that is in use for the same graph is returned."""
@@ -150,7 +152,5 @@ def explain_grants(scope: Scope, call: Call[T]) -> Call[T]:
 def _grants(settings: ClientSettings) -> str:
     args: Mapping[str, object] = settings.database.connect_args
     user = args.get("user", "the user of this connection")
-    return (
-        "Workflows need more privileges than tasks. Let the owner of horsies' tables grant:\n"
-        f'  GRANT SELECT, INSERT, UPDATE ON horsies_workflows, horsies_workflow_tasks TO "{user}";'
-    )
+    grant = f'GRANT SELECT, INSERT, UPDATE ON horsies_workflows, horsies_workflow_tasks TO "{user}";'
+    return f"{NEEDED_GRANTS}\n  {grant}"

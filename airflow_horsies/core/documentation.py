@@ -11,6 +11,8 @@ DOCUMENTED_CODES = frozenset(
         "AWAITING_SIGNAL",
         "BAD_INPUT",
         "BROKER_ERROR",
+        "CALLBACK_CLOSED",
+        "CALLBACK_UNAVAILABLE",
         "CHUNKS_UNSUPPORTED",
         "GOOD_UNTIL_PASSED",
         "INPUT_FAILED",

@@ -59,9 +59,9 @@ def one_line(text: str) -> str:
     return line if len(line) <= MAX_MESSAGE_CHARS else f"{line[: MAX_MESSAGE_CHARS - 1]}…"
 
 
-def describe_failure(code: str | None, message: str) -> str:
+def describe_failure(code: str | None, error: str) -> str:
     """The code and the message of an error, in one line."""
-    return one_line(f"{code}: {message}" if code else message)
+    return one_line(f"{code}: {error}" if code else error)
 
 
 def failure_message(task: TaskView) -> str:

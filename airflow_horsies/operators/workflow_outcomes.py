@@ -64,7 +64,7 @@ def failure_of_workflow(outcome: WorkflowOutcome, queue: str, *, fail_fast_codes
     return kind_of_failure(code, fail_fast_codes)(
         f"The {describe_workflow(outcome)} failed{'' if outcome.failure else ':'} "
         f"{end_sentence(describe_cause(outcome))} Its log is on the Horsies tab of the task instance."
-        f"{_explain(outcome, queue)}",
+        f"{_explain_start(outcome, queue)}",
         task_id=outcome.id,
         queue=queue,
         error_code=code,
@@ -82,7 +82,7 @@ def describe_cause(outcome: WorkflowOutcome) -> str:
     return f"at node {'/'.join(failure.path)} ({task}): {text}"
 
 
-def _explain(outcome: WorkflowOutcome, queue: str) -> str:
+def _explain_start(outcome: WorkflowOutcome, queue: str) -> str:
     failure = outcome.failure
     if failure is None or failure.path[-1] != BEGIN_NODE or code_of(outcome) != UNKNOWN_TASK_CODE:
         return ""

@@ -128,7 +128,8 @@ class FakeWorkflows:
         failure = self.read_workflow_outcome(workflow_id).failure
         if not self.resume_workflow(workflow_id, queue=queue):
             raise WorkflowNotPaused(
-                f"Workflow {workflow_id} is not paused. Only failed nodes of a paused workflow can be tried again.",
+                f"Workflow {workflow_id} is not paused. Only failed nodes of a paused workflow can be tried again. Use "
+                "on_error='pause', so that it pauses when a node fails.",
                 task_id=workflow_id,
             )
         return RetriedNodes(retried=() if failure is None else (failure.path[-1],))

@@ -83,7 +83,7 @@ class Arguments:
         receives: str | None = None,
     ) -> None:
         self._name = name
-        self._title = f"{kind.capitalize()} {name!r}"
+        self._kind = kind.capitalize()
         receives = SPARK_PARAMETER if with_spark else receives
         if inspect.iscoroutinefunction(function):
             raise self._invalid(f"{function.__qualname__} is async. Write a plain function instead.")
@@ -196,6 +196,10 @@ class Arguments:
                 f"{error.message}"
             ) from None
         return Argument(name, hint, default, adapter)
+
+    @property
+    def _title(self) -> str:
+        return f"{self._kind} {self._name!r}"
 
     def _invalid(self, problem: str) -> TaskDefinitionError:
         return TaskDefinitionError(f"{self._title}: {problem}")

@@ -57,7 +57,9 @@ def workflow(app: Horsies, name: str) -> Callable[[Callable[..., WorkflowSpec[T]
 
     def register(function: Callable[..., WorkflowSpec[T]]) -> type[WorkflowDefinition[T]]:
         if not isinstance(function, types.FunctionType):
-            raise TaskDefinitionError(f"Workflow {name!r}: @workflow expects a function, not {function!r}.")
+            raise TaskDefinitionError(
+                f"Workflow {name!r}: @workflow expects a function, not {function!r}. Write it above a function."
+            )
         arguments = Arguments(name, function, kind="workflow", receives=APP_PARAMETER)
         _require_keywords(name, function)
         _require_free_name(name, function)

@@ -19,7 +19,9 @@ VALUE = "VALUE"
 DEEPEST = 5
 MOST_TEXTS = 64
 # Where a class takes its message; the first argument elsewhere.
-MESSAGE_AT = {"InvalidTask": 1, "TaskFault": 1, "HTTPException": 1}
+MESSAGE_AT = {"InvalidTask": 1, "TaskRefused": 1, "TaskFault": 1, "HTTPException": 1}
+# Their first argument names a field.
+OF_FIELDS = frozenset({"InvalidTask", "TaskRefused"})
 # Names of parameters that hold a message, or a sentence of one.
 PARAMETERS = frozenset({"message", "problem", "hint", "remedy"})
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -83,7 +85,7 @@ class _Source:
             return isinstance(kind, type) and issubclass(kind, BaseException)
 
         # Those of other packages are known by being raised.
-        return {name for name in raised if name not in self._functions} | set(filter(is_exception, classes))
+        return {name for name in raised if name and name not in self._functions} | set(filter(is_exception, classes))
 
     def errors(self) -> Iterator[tuple[Path, RaisedError]]:
         for kind in sorted(self._exceptions):
@@ -95,7 +97,7 @@ class _Source:
         if len(call.args) <= at:
             return
         for where, line, bound in self._bindings(call.args[at], around) or [(path, call.lineno, {})]:
-            fields = self._texts(call.args[0], around, bound, DEEPEST) if kind == "InvalidTask" else [None]
+            fields = self._texts(call.args[0], around, bound, DEEPEST) if kind in OF_FIELDS else [None]
             messages = self._texts(call.args[at], around, bound, DEEPEST)
             place = f"{where.relative_to(self._package.parent)}:{line}"
             for field, message in product(fields, messages):

@@ -16,7 +16,7 @@ from pathlib import Path
 
 # Shorter texts would match anything.
 LEAST_CHARS = 20
-DEEPEST = 6
+DEEPEST = 9
 PLACEHOLDER = re.compile(r"%(?:\.\d+)?[sdrf]|\{\w*\}")
 TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\+00:00| UTC)?"
 OF_POSTGRES = (

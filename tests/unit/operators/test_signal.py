@@ -37,8 +37,9 @@ def test_it_finds_what_another_task_of_the_run_has_submitted() -> None:
             run_task(sending(external_task_id="publish"))
         task_id = run_task(publish)
         (submission,) = HorsiesHook().client.read_submissions_of_task(task_id)
-        run_id = submission.task_instance.run_id
-        run_task(sending(external_task_id="publish", external_dag_id=publish.dag_id, external_run_id=run_id, payload=1))
+        sent = submission.task_instance
+        target = {"external_task_id": sent.task_id, "external_dag_id": sent.dag_id, "external_run_id": sent.run_id}
+        run_task(sending(**target, payload=1))
         assert horsies.signals("approved") == [1]
 
 

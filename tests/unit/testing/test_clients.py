@@ -32,7 +32,7 @@ PAIRS = [(Client, FakeClient), (AsyncClient, FakeAsyncClient), (Waiter, FakeWait
 # They run SQL, and so raise an error.
 OF_A_DATABASE = {
     Client: {"run", "read", "write", "read_ledger", "drive", "schema"},
-    AsyncClient: {"read", "drive"},
+    AsyncClient: {"read", "drive", "subscribe_callback"},
     Waiter: set[str](),
 }
 # They work on what the client itself knows.

@@ -150,7 +150,8 @@ class AllRights:
 
 
 CHECKS = "airflow.api_fastapi.core_api.security"
-OWN_CHECKS = ("require_connection",)
+# The last one is for those who have a token instead of a login.
+OWN_CHECKS = ("require_connection", "require_callbacks")
 
 
 def access_checks(route: APIRoute) -> list[Any]:

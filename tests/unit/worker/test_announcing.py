@@ -25,7 +25,7 @@ DATABASE = database_of("postgresql+psycopg://worker:s3cret-word@db/horsies")
 def test_a_worker_is_recorded_with_its_features(tables: Tables) -> None:
     assert Announcer(DATABASE, 77).announce()
     recorded = tables.workers[socket.gethostname(), 77]
-    assert (recorded["release"], recorded["features"]) == (__version__, ["chunks", "callbacks"])
+    assert (recorded["release"], recorded["features"]) == (__version__, ["callbacks", "chunks"])
 
 
 def test_tables_of_an_older_version_and_a_database_that_is_away_are_no_failure(tables: Tables) -> None:

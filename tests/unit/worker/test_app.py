@@ -113,7 +113,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[WorkerSettings, bool]
     """The children that were started, in place of real ones."""
     started: list[tuple[WorkerSettings, bool]] = []
 
-    def start_child(settings: WorkerSettings, *, uses_spark: bool) -> None:
+    def start_child(settings: WorkerSettings, *, uses_spark: bool, **_: Any) -> None:
         started.append((settings, uses_spark))
 
     monkeypatch.setattr(app_module, "start_child", start_child)
