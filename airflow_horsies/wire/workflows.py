@@ -11,6 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from airflow_horsies.core.graph import WRAPPER_KEY
+from airflow_horsies.core.paging import PageCursor, WorkflowPage, require_page_size
 from airflow_horsies.core.task import CancelOutcome
 from airflow_horsies.core.workflow import (
     READ_NODES,
@@ -20,6 +21,7 @@ from airflow_horsies.core.workflow import (
     WorkflowState,
     WorkflowStatus,
     WorkflowView,
+    require_workflow_states,
 )
 from airflow_horsies.db.statement import Row, Rows, Script
 from airflow_horsies.exceptions import SchemaUnsupported, TaskIdTaken, WorkflowNotFound, WorkflowNotPaused
@@ -28,6 +30,7 @@ from airflow_horsies.wire.decoding_workflows import (
     decode_identity,
     decode_output,
     decode_stored_error,
+    decode_summary,
     decode_tree,
     decode_workflow_state,
 )
@@ -124,6 +127,31 @@ def find_outer_workflows(wire: Wire, ids: Collection[str]) -> Script[set[str]]:
     """The workflows that these are in."""
     rows = (yield wire.of_workflows("find_outer_workflows", ids=list(ids))) if ids else []
     return {row["id"] for row in rows}
+
+
+def list_workflows(
+    wire: Wire,
+    *,
+    states: Collection[WorkflowState] | None = None,
+    name: str | None = None,
+    before: PageCursor | None = None,
+    limit: int = 50,
+) -> Script[WorkflowPage]:
+    """One page of the outermost workflows, the one that changed last first."""
+    require_page_size(limit)
+    rows = yield wire.of_workflows(
+        "list_workflows",
+        states=None if states is None else sorted(require_workflow_states(states)),
+        name=name,
+        before_at=None if before is None else before.at,
+        before_id=None if before is None else before.task_id,
+        limit=limit + 1,
+    )
+    found = tuple(decode_summary(row) for row in rows[:limit])
+    more = len(rows) > limit
+    return WorkflowPage(
+        workflows=found, next=PageCursor(at=found[-1].changed_at, task_id=found[-1].id) if more else None
+    )
 
 
 def read_workflow(
