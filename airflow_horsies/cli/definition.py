@@ -268,7 +268,9 @@ def _parse_states(text: str, states: type[State]) -> list[State]:
 
 def parse_address(text: str) -> str:
     if not text.strip():
-        raise argparse.ArgumentTypeError("must not be empty")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not an id. Use the id of a workflow, or those of a task instance."
+        )
     return text
 
 

@@ -17,8 +17,8 @@ def find_workflow(client: Client, task_instance: TaskInstanceKey) -> str:
     if latest:
         raise InvalidTask(
             "task_id",
-            f"names a task instance that submitted a task, and no workflow: {task_instance}. Its task is "
-            f"{latest[-1].horsies_task_id}",
+            f"names a task instance that submitted a task, and no workflow: {task_instance}. Use "
+            f"the commands on tasks for its task {latest[-1].horsies_task_id}",
         )
     raise WorkflowNotFound(
         f"The task instance {task_instance} has submitted nothing in namespace {client.namespace!r}, or its records "
