@@ -126,7 +126,5 @@ def test_unknown_workflow_and_a_task_instance_without_one_are_told(workflows: Wo
     sent = hook.submit_task(TaskSpec(task_name="w.fetch", kwargs={"n": 1}), instance, AirflowTry(try_number=1))
     plain = workflows("pause", "sales", "manual__1", "load")
     assert plain.code == 1
-    assert (
-        f"submitted a task, and no workflow: sales.load of run manual__1. Use the commands on tasks for its task {sent.task_id}"
-        in plain.err
-    )
+    assert "submitted a task, and no workflow: sales.load of run manual__1. Use" in plain.err
+    assert sent.task_id in plain.err
