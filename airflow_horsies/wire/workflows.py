@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from airflow_horsies.core.graph import WRAPPER_KEY
 from airflow_horsies.core.paging import PageCursor, WorkflowPage, require_page_size
@@ -42,6 +43,17 @@ ERROR_CHARS = 20_000
 # The whole error of a node, with its trace.
 WHOLE_ERROR_CHARS = 1_000_000
 MOST_FAILURES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class InnerWorkflow:
+    """A workflow, and the one that was asked for, which is itself or is around it."""
+
+    id: str
+    root_id: str
+    name: str
+    state: WorkflowState
+    changed_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +186,21 @@ def read_workflow(
     if not rows:
         raise workflow_not_found(workflow_id)
     return decode_tree(workflow_id, rows[:limit], is_cut=len(rows) > limit)
+
+
+def find_inner_workflows(wire: Wire, ids: Collection[str], *, limit: int) -> Script[list[InnerWorkflow]]:
+    """Workflows and those inside them, outer ones first."""
+    rows = yield wire.of_workflows("find_inner_workflows", ids=list(ids), limit=limit)
+    return [
+        InnerWorkflow(
+            id=row["id"],
+            root_id=row["root_id"],
+            name=row["name"],
+            state=decode_workflow_state(row["id"], row["status"]),
+            changed_at=row["updated_at"].astimezone(UTC),
+        )
+        for row in rows
+    ]
 
 
 def read_outcome(wire: Wire, workflow_id: str) -> Script[WorkflowOutcome]:

@@ -25,6 +25,21 @@ export interface Bucket {
   p95_seconds: number | null;
 }
 
+export interface Callback {
+  life: number;
+  number: number;
+  state: CallbackState;
+  opened_at: string;
+  expires_at: string;
+  heartbeats: number;
+  heartbeat_at: string | null;
+  closed_at: string | null;
+  answered_from: string | null;
+  value: string | null;
+}
+
+export type CallbackState = "OPEN" | "COMPLETED" | "FAILED" | "EXPIRED" | "VOID";
+
 export type CancelOutcome = "CANCELLED" | "ALREADY_CANCELLED" | "ALREADY_FINISHED" | "STILL_WANTED" | "REQUESTED";
 
 export interface Cancelled {
@@ -106,6 +121,7 @@ export interface Instance {
   position: number;
   submissions: Submission[];
   log: Log;
+  moments: Moments;
 }
 
 export interface Item {
@@ -144,6 +160,13 @@ export interface Log {
   more: boolean;
 }
 
+export interface Moments {
+  signals: Signal[];
+  waits: Wait[];
+  callbacks: Callback[];
+  pauses: Pause[];
+}
+
 export interface NextFailures {
   at: string;
   id: string;
@@ -160,6 +183,15 @@ export interface Overview {
   activity: Event[];
   can_monitor: boolean;
   reports: Report[];
+}
+
+export interface Pause {
+  life: number;
+  round: number;
+  workflow_id: string;
+  name: string;
+  start: string;
+  is_inside: boolean;
 }
 
 export interface Problem {
@@ -241,6 +273,17 @@ export interface Segment {
   attempt: number | null;
 }
 
+export interface Signal {
+  life: number;
+  round: number;
+  name: string;
+  sent_at: string;
+  sent_by: string | null;
+  received_at: string | null;
+  received_attempt: number | null;
+  value: string | null;
+}
+
 export interface Submission {
   horsies_task_id: string;
   task_name: string;
@@ -300,6 +343,18 @@ export interface Values {
   result: string | null;
   error_data: string | null;
   traceback: string | null;
+}
+
+export interface Wait {
+  life: number;
+  round: number;
+  horsies_task_id: string;
+  name: string | null;
+  attempt: number;
+  times: number;
+  start: string;
+  end: string | null;
+  due_at: string | null;
 }
 
 export interface Withdrawn {
