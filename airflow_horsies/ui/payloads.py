@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Literal, TypeAlias
 
 from airflow_horsies.core.callback import CallbackState
+from airflow_horsies.core.catalog import KnownKind
 from airflow_horsies.core.cluster import QueueDepth
 from airflow_horsies.core.submission import TaskInstanceKey
 from airflow_horsies.core.task import CancelOutcome, TaskState
@@ -378,6 +379,49 @@ class Overview:
     activity: Sequence[Event]
     can_monitor: bool
     reports: Sequence[Report]
+    can_read_reference: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownParameter:
+    """``default`` is JSON, shortened; None if there is none, or if it may be a secret."""
+
+    name: str
+    type: str
+    is_required: bool
+    default: str | None
+    description: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownEntry:
+    """A task or a workflow that workers have recorded. ``takes_others``: further arguments are accepted, too;
+    ``is_disputed``: other live workers have recorded other parameters under this name."""
+
+    kind: KnownKind
+    name: str
+    doc: str | None
+    queue: str | None
+    served_queues: Sequence[str]
+    parameters: Sequence[KnownParameter]
+    takes_others: bool
+    workers: int
+    hosts: Sequence[str]
+    releases: Sequence[str]
+    seen_at: datetime
+    is_live: bool
+    is_disputed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """A page of what workers know; ``recorded`` counts everything, ``total`` what matches the search."""
+
+    now: datetime
+    recorded: int
+    total: int
+    offset: int
+    entries: Sequence[KnownEntry]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -416,5 +460,16 @@ class Failures:
 
 
 Answer: TypeAlias = (
-    Problem | Instance | EmptyInstance | Items | Values | Cancelled | Repair | Withdrawn | Run | Overview | Failures
+    Problem
+    | Instance
+    | EmptyInstance
+    | Items
+    | Values
+    | Cancelled
+    | Repair
+    | Withdrawn
+    | Run
+    | Overview
+    | Failures
+    | Reference
 )

@@ -144,6 +144,32 @@ export interface Items {
   items: Item[];
 }
 
+export interface KnownEntry {
+  kind: KnownKind;
+  name: string;
+  doc: string | null;
+  queue: string | null;
+  served_queues: string[];
+  parameters: KnownParameter[];
+  takes_others: boolean;
+  workers: number;
+  hosts: string[];
+  releases: string[];
+  seen_at: string;
+  is_live: boolean;
+  is_disputed: boolean;
+}
+
+export type KnownKind = "task" | "workflow";
+
+export interface KnownParameter {
+  name: string;
+  type: string;
+  is_required: boolean;
+  default: string | null;
+  description: string | null;
+}
+
 export interface LineValues {
   attempt: number;
   number: number;
@@ -183,6 +209,7 @@ export interface Overview {
   activity: Event[];
   can_monitor: boolean;
   reports: Report[];
+  can_read_reference: boolean;
 }
 
 export interface Pause {
@@ -218,6 +245,14 @@ export interface Queue {
   oldest_ready_at: string | null;
   served_by: number;
   per_minute: number;
+}
+
+export interface Reference {
+  now: string;
+  recorded: number;
+  total: number;
+  offset: number;
+  entries: KnownEntry[];
 }
 
 export interface Repair {
