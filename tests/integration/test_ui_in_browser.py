@@ -41,7 +41,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(params=["light", "dark"])
 def tab(browser: Browser, site: Site, request: pytest.FixtureRequest) -> Iterator[Page]:
     """A tab of an administrator, in which nothing may go wrong."""
-    context = browser.new_context(viewport={"width": 1280, "height": 1000}, color_scheme=request.param)
+    context = browser.new_context(viewport={"width": 1280, "height": 1200}, color_scheme=request.param)
     name, _, token = site.cookie("admin")["Cookie"].partition("=")
     context.add_cookies([{"name": name, "value": token, "url": site.origin}])
     page = context.new_page()
@@ -58,7 +58,7 @@ def tab(browser: Browser, site: Site, request: pytest.FixtureRequest) -> Iterato
         folder = Path(PICTURES)
         folder.mkdir(parents=True, exist_ok=True)
         name = request.node.originalname or request.node.name
-        page.screenshot(path=folder / f"{name}-{request.param}.png", full_page=True)
+        page.screenshot(path=folder / f"{name}-{request.param}.png")
     context.close()
     assert [text for text in complaints if "favicon" not in text] == []
 

@@ -127,7 +127,7 @@ export function momentList({ moments }) {
   if (!lines.length) return [];
   lines.sort((one, other) => Date.parse(one.at) - Date.parse(other.at));
   return [
-    h("h3", {}, "Signals, waits and callbacks"),
+    h("h2", { class: "next" }, "Signals, waits and callbacks"),
     table(
       COLUMNS,
       lines.map(({ at, what, by, value }) =>
