@@ -141,6 +141,21 @@ def find_outer_workflows(wire: Wire, ids: Collection[str]) -> Script[set[str]]:
     return {row["id"] for row in rows}
 
 
+def find_inner_workflows(wire: Wire, ids: Collection[str], *, limit: int) -> Script[list[InnerWorkflow]]:
+    """Workflows and those inside them, outer ones first."""
+    rows = yield wire.of_workflows("find_inner_workflows", ids=list(ids), limit=limit)
+    return [
+        InnerWorkflow(
+            id=row["id"],
+            root_id=row["root_id"],
+            name=row["name"],
+            state=decode_workflow_state(row["id"], row["status"]),
+            changed_at=row["updated_at"].astimezone(UTC),
+        )
+        for row in rows
+    ]
+
+
 def list_workflows(
     wire: Wire,
     *,
@@ -186,21 +201,6 @@ def read_workflow(
     if not rows:
         raise workflow_not_found(workflow_id)
     return decode_tree(workflow_id, rows[:limit], is_cut=len(rows) > limit)
-
-
-def find_inner_workflows(wire: Wire, ids: Collection[str], *, limit: int) -> Script[list[InnerWorkflow]]:
-    """Workflows and those inside them, outer ones first."""
-    rows = yield wire.of_workflows("find_inner_workflows", ids=list(ids), limit=limit)
-    return [
-        InnerWorkflow(
-            id=row["id"],
-            root_id=row["root_id"],
-            name=row["name"],
-            state=decode_workflow_state(row["id"], row["status"]),
-            changed_at=row["updated_at"].astimezone(UTC),
-        )
-        for row in rows
-    ]
 
 
 def read_outcome(wire: Wire, workflow_id: str) -> Script[WorkflowOutcome]:
