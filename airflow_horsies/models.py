@@ -7,7 +7,7 @@ from airflow_horsies.core.catalog import KnownKind, KnownTask
 from airflow_horsies.core.cluster import QueueDepth, RetentionClass, WorkerState, is_unserved
 from airflow_horsies.core.graph import Graph, Node, Ref, node, ref, wrap_definition
 from airflow_horsies.core.log import LogChunk, LogCursor, LogLine, Progress, TaskNews
-from airflow_horsies.core.paging import FailedTasks, PageCursor, TaskPage
+from airflow_horsies.core.paging import FailedTasks, PageCursor, TaskPage, WorkflowPage
 from airflow_horsies.core.report import Report
 from airflow_horsies.core.signals import SentSignal
 from airflow_horsies.core.spec import DEFAULT_QUEUE, DEFAULT_RETENTION, FOREVER, RetryPolicy, TaskSpec
@@ -43,6 +43,7 @@ from airflow_horsies.core.workflow import (
     WorkflowOutcome,
     WorkflowState,
     WorkflowStatus,
+    WorkflowSummary,
     WorkflowView,
     WorkKind,
 )
@@ -100,8 +101,10 @@ __all__ = [
     "WorkKind",
     "WorkerState",
     "WorkflowOutcome",
+    "WorkflowPage",
     "WorkflowState",
     "WorkflowStatus",
+    "WorkflowSummary",
     "WorkflowView",
     "is_unserved",
     "latest_task_ids",

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import getpass
-import json
-import os
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from functools import wraps
 from typing import Any
 
-from airflow.cli.simple_table import AirflowConsole
-from airflow.providers.common.compat.sdk import AirflowNotFoundException
-from airflow.utils.cli import action_cli, suppress_logs_and_warning
-
-from airflow_horsies.borrowed.airflow import as_server
 from airflow_horsies.cli.definition import format_cursor
+from airflow_horsies.cli.printing import (
+    MAX_MESSAGE_CHARS,
+    TEXT_FORMATS,
+    escape_controls,
+    first_line,
+    print_count,
+    print_data,
+    short_time,
+)
 from airflow_horsies.cli.rerunning import rerun_instance
+from airflow_horsies.cli.running import audited, command
 from airflow_horsies.cli.watching import NewLines, Watch, explain_no_lines
 from airflow_horsies.client import ledger
 from airflow_horsies.client.client import Client
@@ -28,55 +30,16 @@ from airflow_horsies.core.attempts import ShownAttempt, recorded_attempts
 from airflow_horsies.core.batch import ItemView
 from airflow_horsies.core.catalog import KnownTask
 from airflow_horsies.core.log import LogLine
-from airflow_horsies.core.masking import mask_text, mask_value
+from airflow_horsies.core.masking import mask_text
 from airflow_horsies.core.submission import Submission, TaskInstanceKey
 from airflow_horsies.core.task import CancelOutcome, TaskState, TaskView
-from airflow_horsies.core.values import attempt_values, line_values, to_plain
+from airflow_horsies.core.values import attempt_values, line_values
 from airflow_horsies.core.wording import describe_metrics
-from airflow_horsies.exceptions import HorsiesError
-from airflow_horsies.hook import HorsiesHook
 
-Command = Callable[[Namespace], None]
-ClientCommand = Callable[[Namespace, Client], None]
-
-MAX_MESSAGE_CHARS = 80
 NOTHING_KNOWN = "No worker of airflow_horsies.worker has recorded what it knows in the last seven days."
-# For people; the other formats are for programs.
-TEXT_FORMATS = ("table", "plain")
-# The exit code of a command that Ctrl-C ended.
-INTERRUPTED = 130
 
 
-def _command(run: ClientCommand) -> Command:
-    """Pass a client to the command, and turn errors into one message and exit code 1."""
-
-    @suppress_logs_and_warning
-    @wraps(run)
-    def command(args: Namespace) -> None:
-        try:
-            with as_server(), HorsiesHook(args.conn_id).client as client:
-                run(args, client)
-        except AirflowNotFoundException:
-            sys.exit(f"error: {_no_such_connection(args.conn_id)}")
-        except HorsiesError as error:
-            sys.exit(f"error: {error}")
-        except KeyboardInterrupt:
-            sys.exit(INTERRUPTED)
-        except BrokenPipeError:
-            # The reader has closed the pipe. Python would report an error when it flushes at the end.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            sys.exit(1)
-
-    return command
-
-
-def _audited(run: ClientCommand) -> ClientCommand:
-    """Write the command to Airflow's audit log."""
-    audited: ClientCommand = action_cli(run, check_db=False)  # type: ignore[no-untyped-call]
-    return audited
-
-
-@_command
+@command
 def horsies_check(args: Namespace, client: Client) -> None:
     """``airflow horsies check``"""
     findings = []
@@ -89,13 +52,13 @@ def horsies_check(args: Namespace, client: Client) -> None:
                 print(f"{'':<23}{line}")
     if args.output not in TEXT_FORMATS:
         rows = [{"check": item.check, "status": str(item.status), "message": item.message} for item in findings]
-        _print(rows, args.output)
+        print_data(rows, args.output)
     if any(finding.status is Status.FAIL for finding in findings):
         sys.exit(1)
 
 
-@_command
-@_audited
+@command
+@audited
 def horsies_db_migrate(args: Namespace, client: Client) -> None:
     """``airflow horsies db migrate``"""
     applied = [
@@ -103,7 +66,7 @@ def horsies_db_migrate(args: Namespace, client: Client) -> None:
         for migration in ledger.migrate_ledger(client, by_hand=True)
     ]
     if args.output not in TEXT_FORMATS:
-        _print(applied, args.output)
+        print_data(applied, args.output)
     elif applied:
         names = ", ".join(str(item["name"]) for item in applied)
         print(f"Applied {names}. The tables are now at version {ledger.latest_version()}.")
@@ -111,22 +74,22 @@ def horsies_db_migrate(args: Namespace, client: Client) -> None:
         print(f"The tables are already at version {ledger.latest_version()}.")
 
 
-@_command
-@_audited
+@command
+@audited
 def horsies_db_prune(args: Namespace, client: Client) -> None:
     """``airflow horsies db prune``"""
     count = ledger.prune_ledger(client)
-    _print_count(
+    print_count(
         args, "forgotten", count, f"Removed {_submissions(count)} of tasks that are no longer in the horsies database."
     )
 
 
-@_command
-@_audited
+@command
+@audited
 def horsies_db_change_base_url(args: Namespace, client: Client) -> None:
     """``airflow horsies db change-base-url``"""
     changed = ledger.change_base_url(client, old=args.old, new=args.new)
-    _print_count(
+    print_count(
         args,
         "changed",
         changed,
@@ -134,13 +97,13 @@ def horsies_db_change_base_url(args: Namespace, client: Client) -> None:
     )
 
 
-@_command
+@command
 def horsies_tasks(args: Namespace, client: Client) -> None:
     """``airflow horsies tasks``"""
     if args.known:
         known = client.read_catalog(name=args.task_name, queue=args.queue)
         in_text = args.output in TEXT_FORMATS
-        _print([_known_row(entry) if in_text else _known_values(entry) for entry in known], args.output)
+        print_data([_known_row(entry) if in_text else _known_values(entry) for entry in known], args.output)
         if not known:
             print(NOTHING_KNOWN, file=sys.stderr)
         return
@@ -154,15 +117,15 @@ def horsies_tasks(args: Namespace, client: Client) -> None:
         limit=args.limit,
     )
     if args.output in TEXT_FORMATS:
-        _print([_task_row(task) for task in page.tasks], args.output)
+        print_data([_task_row(task) for task in page.tasks], args.output)
     else:
-        _print([_task_values(task) for task in page.tasks], args.output)
+        print_data([_task_values(task) for task in page.tasks], args.output)
     if page.next:
         more = f"More: --before {format_cursor(page.next)}"
         print(more, file=sys.stdout if args.output == "table" else sys.stderr)
 
 
-@_command
+@command
 def horsies_attempts(args: Namespace, client: Client) -> None:
     """``airflow horsies attempts TASK_ID``"""
     if args.watch:
@@ -172,11 +135,11 @@ def horsies_attempts(args: Namespace, client: Client) -> None:
     submissions = client.read_submissions_of_task(task.id)
     attempts = _read_attempts(client, task)
     if args.output not in TEXT_FORMATS:
-        _print(_all_values(task, submissions, attempts), args.output)
+        print_data(_all_values(task, submissions, attempts), args.output)
         return
     print(_headline(task, submissions))
     if attempts:
-        _print([_attempt_row(attempt) for attempt in attempts], args.output)
+        print_data([_attempt_row(attempt) for attempt in attempts], args.output)
     else:
         print("No attempt has ended.")
     for attempt in attempts:
@@ -198,21 +161,21 @@ def _watch(args: Namespace, client: Client) -> None:
             watch.clear()
     else:
         (task,) = client.wait([task.id])
-        _print(_all_values(task, submissions, _read_attempts(client, task)), args.output)
+        print_data(_all_values(task, submissions, _read_attempts(client, task)), args.output)
     if task.state is not TaskState.COMPLETED:
         sys.exit(1)
 
 
-@_command
+@command
 def horsies_items(args: Namespace, client: Client) -> None:
     """``airflow horsies items TASK_ID``"""
     states = {state for states in args.state for state in states} if args.state else set(TaskState)
     items = [item for item in client.read_items(args.horsies_task_id, values=False) if item.state in states]
     row = _item_row if args.output in TEXT_FORMATS else _item_values
-    _print([row(item) for item in items], args.output)
+    print_data([row(item) for item in items], args.output)
 
 
-@_command
+@command
 def horsies_logs(args: Namespace, client: Client) -> None:
     """``airflow horsies logs TASK_ID``"""
     new = NewLines(client, args.horsies_task_id, attempt=args.attempt, item=args.item)
@@ -237,17 +200,17 @@ def horsies_logs(args: Namespace, client: Client) -> None:
         why = explain_no_lines(task, client.read_attempts([task.id]).get(task.id, ()), args.attempt)
         print(why, file=sys.stdout if is_text else sys.stderr)
     if not is_text:
-        _print([line_values(line) for line in lines], args.output)
+        print_data([line_values(line) for line in lines], args.output)
 
 
-@_command
-@_audited
+@command
+@audited
 def horsies_cancel(args: Namespace, client: Client) -> None:
     """``airflow horsies cancel TASK_ID``"""
     outcome = client.cancel_task(args.horsies_task_id)
     state = client.read_task(args.horsies_task_id).state
     if args.output not in TEXT_FORMATS:
-        _print({"task_id": args.horsies_task_id, "outcome": str(outcome), "state": str(state)}, args.output)
+        print_data({"task_id": args.horsies_task_id, "outcome": str(outcome), "state": str(state)}, args.output)
         return
     match outcome:
         case CancelOutcome.CANCELLED:
@@ -261,51 +224,30 @@ def horsies_cancel(args: Namespace, client: Client) -> None:
     print(f"Task {args.horsies_task_id} {text}.")
 
 
-@_command
-@_audited
+@command
+@audited
 def horsies_signal(args: Namespace, client: Client) -> None:
     """``airflow horsies signal TARGET NAME``"""
     sender = f"airflow horsies signal, by {getpass.getuser()}"
     sent = client.signal(args.target, args.name, args.payload, dedup_key=args.dedup_key, sent_by=sender)
     if args.output not in TEXT_FORMATS:
-        _print(asdict(sent), args.output)
+        print_data(asdict(sent), args.output)
     elif sent.is_new:
         print(f"Sent the signal {sent.name} to {sent.target}. Tasks that it resumed: {sent.resumed}.")
     else:
         print(f"The signal {sent.name} was sent to {sent.target} before.")
 
 
-@_command
-@_audited
+@command
+@audited
 def horsies_rerun(args: Namespace, client: Client) -> None:
     """``airflow horsies rerun DAG_ID RUN_ID TASK_ID``"""
     instance = TaskInstanceKey(dag_id=args.dag_id, run_id=args.run_id, task_id=args.task_id, map_index=args.map_index)
     rerun = rerun_instance(client, instance, only_failed=args.failed or bool(args.item), items=args.item)
     if args.output not in TEXT_FORMATS:
-        _print(asdict(rerun), args.output)
+        print_data(asdict(rerun), args.output)
         return
     print(rerun.describe())
-
-
-def _no_such_connection(conn_id: str) -> str:
-    return (
-        f"Airflow has no connection {conn_id!r}, or its database cannot be read. Add the connection with 'airflow "
-        f"connections add {conn_id} --conn-type horsies --conn-host HOST --conn-port 5432 --conn-login USER "
-        f"--conn-password PASSWORD --conn-schema DATABASE', or set AIRFLOW_CONN_{conn_id.upper()}."
-    )
-
-
-def _print(data: Any, output: str) -> None:
-    # Text from the database may look like the console's markup.
-    console = AirflowConsole(markup=False, emoji=False, highlight=False)
-    plain = mask_value(to_plain(data))
-    match output:
-        case "json":
-            print(json.dumps(plain, ensure_ascii=False))
-        case "yaml":
-            console.print_as_yaml(plain)
-        case _:
-            console.print_as(plain, output)
 
 
 def _known_row(known: KnownTask) -> dict[str, Any]:
@@ -330,13 +272,6 @@ def _submissions(count: int) -> str:
     return "1 submission" if count == 1 else f"{count} submissions"
 
 
-def _print_count(args: Namespace, key: str, count: int, sentence: str) -> None:
-    if args.output in TEXT_FORMATS:
-        print(sentence)
-    else:
-        _print({key: count}, args.output)
-
-
 def _headline(task: TaskView, submissions: Sequence[Submission]) -> str:
     sent_by = [f"sent by {item.task_instance} (try {item.try_number})" for item in submissions]
     return ", ".join(
@@ -355,10 +290,10 @@ def _task_row(task: TaskView) -> dict[str, Any]:
         "task_name": task.task_name,
         "queue": task.queue,
         "state": str(task.state),
-        "sent_at": _short_time(task.sent_at),
-        "finished_at": _short_time(task.finished_at),
+        "sent_at": short_time(task.sent_at),
+        "finished_at": short_time(task.finished_at),
         "retries": f"{task.retry_count}/{task.max_retries}",
-        "error_code": _escape_controls(task.error_code or ""),
+        "error_code": escape_controls(task.error_code or ""),
     }
 
 
@@ -402,10 +337,10 @@ def _item_row(item: ItemView) -> dict[str, Any]:
         "item": item.number,
         "state": str(item.state),
         "tries": item.tries,
-        "started_at": _short_time(began),
+        "started_at": short_time(began),
         "duration": f"{(ended - began).total_seconds():.2f} s" if began and ended else "",
-        "error_code": _escape_controls(item.error_code or ""),
-        "error": _first_line(item.message or ""),
+        "error_code": escape_controls(item.error_code or ""),
+        "error": first_line(item.message or ""),
         "hostname": item.hostname or "",
     }
 
@@ -415,10 +350,10 @@ def _attempt_row(attempt: ShownAttempt) -> dict[str, Any]:
     return {
         "attempt": attempt.number,
         "outcome": attempt.outcome,
-        "started_at": _short_time(attempt.started_at),
+        "started_at": short_time(attempt.started_at),
         "duration": "" if seconds is None else f"{seconds:.2f} s",
-        "error_code": _escape_controls(attempt.error_code or ""),
-        "error": _first_line(attempt.message or ""),
+        "error_code": escape_controls(attempt.error_code or ""),
+        "error": first_line(attempt.message or ""),
         "will_retry": "yes" if attempt.will_retry else "no",
         "worker": f"{attempt.hostname or '?'}:{attempt.pid or '?'}",
     }
@@ -434,12 +369,7 @@ def _all_values(task: TaskView, submissions: Sequence[Submission], attempts: Seq
 
 def _line_text(line: LogLine) -> str:
     at = f"{line.logged_at:%Y-%m-%d %H:%M:%S}.{line.logged_at.microsecond // 1000:03d}"
-    return f"{at} {line.level:<8} [attempt {line.attempt}] {_escape_controls(mask_text(line.text))}"
-
-
-def _escape_controls(text: str) -> str:
-    """Escape control characters that a terminal would interpret: a task may print anything."""
-    return "".join(char if char.isprintable() or char == "\t" else repr(char)[1:-1] for char in text)
+    return f"{at} {line.level:<8} [attempt {line.attempt}] {escape_controls(mask_text(line.text))}"
 
 
 def _submission_values(submission: Submission) -> dict[str, Any]:
@@ -449,13 +379,3 @@ def _submission_values(submission: Submission) -> dict[str, Any]:
         "try_number": submission.try_number,
         "submitted_at": submission.submitted_at,
     }
-
-
-def _first_line(text: str) -> str:
-    # Masked before it is cut: a cut secret would not be recognised.
-    masked = _escape_controls(mask_text(next((line.strip() for line in text.splitlines() if line.strip()), "")))
-    return masked if len(masked) <= MAX_MESSAGE_CHARS else f"{masked[: MAX_MESSAGE_CHARS - 1]}…"
-
-
-def _short_time(instant: Any) -> str:
-    return "" if instant is None else f"{instant:%Y-%m-%d %H:%M:%S}"

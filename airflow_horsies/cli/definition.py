@@ -9,17 +9,20 @@ import argparse
 import json
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from airflow_horsies.core.paging import PageCursor
 from airflow_horsies.core.task import TaskState
 from airflow_horsies.core.validation import require_task_id
+from airflow_horsies.core.workflow import WorkflowState
 from airflow_horsies.exceptions import InvalidTask
 
 if TYPE_CHECKING:
     from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
 
     CLICommand: TypeAlias = ActionCommand | GroupCommand
+
+State = TypeVar("State", TaskState, WorkflowState)
 
 DEFAULT_CONN_ID = "horsies_default"
 CURSOR_SEPARATOR = ","
@@ -47,6 +50,11 @@ def get_cli_commands() -> list[GroupCommand]:
                     subcommands=_db_commands(),
                 ),
                 *_task_commands(),
+                GroupCommand(
+                    name="workflows",
+                    help="List, show and control workflows",
+                    subcommands=_workflow_commands(),
+                ),
             ),
         )
     ]
@@ -110,6 +118,55 @@ def _task_commands() -> tuple[ActionCommand, ...]:
     )
 
 
+def _workflow_commands() -> tuple[ActionCommand, ...]:
+    """For an address: the id of a workflow, or a task instance."""
+    at_once = "Let a worker of airflow_horsies.worker on this queue resume it at once, not at the next check"
+    queue = _arg("--queue", help=at_once)
+    return (
+        _command(
+            "list",
+            "workflows_list",
+            "List workflows, the one that changed last first; not those inside other ones",
+            *_workflow_filters(),
+            module="workflows",
+        ),
+        _workflow_command("show", "Show a workflow and the tree of its nodes, with states, times and error codes"),
+        _workflow_command("pause", "Pause a workflow and those inside it; running nodes end as usual"),
+        _workflow_command("resume", "Resume a paused workflow and those inside it; a failed node stays failed", queue),
+        _workflow_command("cancel", "Cancel a workflow and those inside it, with the nodes that run"),
+        _workflow_command("retry", "Run the failed nodes of a paused workflow again, and resume it", queue),
+    )
+
+
+def _workflow_command(name: str, help: str, *args: Arg) -> ActionCommand:
+    address = (
+        "The id of a workflow; or DAG_ID RUN_ID TASK_ID of a task instance, for the workflow that it submitted last"
+    )
+    return _command(
+        name,
+        f"workflows_{name}",
+        help,
+        _arg("workflow", nargs="+", metavar="WORKFLOW", type=parse_address, help=address),
+        _arg("--map-index", type=int, default=-1, metavar="INDEX", help="The map index of a mapped task"),
+        *args,
+        module="workflows",
+    )
+
+
+def _workflow_filters() -> tuple[Arg, ...]:
+    states = (
+        f"Only workflows in these states; repeatable or comma-separated: {', '.join(WorkflowState)}. PAUSED also finds "
+        "workflows with a paused one inside"
+    )
+    before = "Continue after an earlier page, with the cursor printed at its end"
+    return (
+        _arg("--state", action="append", type=parse_workflow_states, metavar="STATE", help=states),
+        _arg("--name", help="Only workflows with this name, or of the definition with this key"),
+        _arg("--limit", type=int, default=20, help="The number of workflows (default: 20)"),
+        _arg("--before", type=parse_cursor, metavar="CURSOR", help=before),
+    )
+
+
 def _signal_args() -> tuple[Arg, ...]:
     return (
         _arg("target", metavar="TARGET", type=parse_task_id, help="The id of a horsies task or of a horsies workflow"),
@@ -123,9 +180,9 @@ def _rerun_args() -> tuple[Arg, ...]:
     failed = "Run again only the items of the batch that did not complete, and keep the values of the others"
     item = "Run again only this item of the batch, by its position; repeatable. Other items stay as they are"
     return (
-        _arg("dag_id", help="The id of the DAG"),
-        _arg("run_id", help="The id of the DAG run"),
-        _arg("task_id", help="The id of the Airflow task"),
+        _arg("dag_id", metavar="DAG_ID", help="The id of the DAG"),
+        _arg("run_id", metavar="RUN_ID", help="The id of the DAG run"),
+        _arg("task_id", metavar="TASK_ID", help="The id of the Airflow task"),
         _arg("--map-index", type=int, default=-1, metavar="INDEX", help="The map index of a mapped task"),
         _arg("--failed", action="store_true", help=failed),
         _arg("--item", action="append", type=parse_position, metavar="POSITION", help=item),
@@ -147,14 +204,14 @@ def _filters() -> tuple[Arg, ...]:
     )
 
 
-def _command(name: str, function: str, help: str, *args: Arg) -> ActionCommand:
+def _command(name: str, function: str, help: str, *args: Arg, module: str = "commands") -> ActionCommand:
     from airflow.cli.cli_config import ARG_OUTPUT, ARG_VERBOSE, ActionCommand, lazy_load_command
 
     conn_id = f"The id of the connection of type horsies (default: {DEFAULT_CONN_ID})"
     return ActionCommand(
         name=name,
         help=help,
-        func=lazy_load_command(f"airflow_horsies.cli.commands.{function}"),
+        func=lazy_load_command(f"airflow_horsies.cli.{module}.{function}"),
         args=(*args, _arg("--conn-id", default=DEFAULT_CONN_ID, help=conn_id), ARG_OUTPUT, ARG_VERBOSE),
     )
 
@@ -193,11 +250,28 @@ def parse_position(text: str) -> int:
 
 def parse_states(text: str) -> list[TaskState]:
     """One state, or several with commas, in upper or lower case."""
+    return _parse_states(text, TaskState)
+
+
+def parse_workflow_states(text: str) -> list[WorkflowState]:
+    """As parse_states."""
+    return _parse_states(text, WorkflowState)
+
+
+def _parse_states(text: str, states: type[State]) -> list[State]:
     names = [name.strip().upper() for name in text.split(",") if name.strip()]
-    unknown = sorted(set(names) - set(TaskState))
+    unknown = sorted(set(names) - set(states))
     if unknown or not names:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a state. Use one of {', '.join(TaskState)}.")
-    return [TaskState(name) for name in names]
+        raise argparse.ArgumentTypeError(f"{text!r} is not a state. Use one of {', '.join(states)}.")
+    return [states(name) for name in names]
+
+
+def parse_address(text: str) -> str:
+    if not text.strip():
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not an id. Use the id of a workflow, or those of a task instance."
+        )
+    return text
 
 
 def parse_cursor(text: str) -> PageCursor:

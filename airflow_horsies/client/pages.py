@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
 from airflow_horsies.client import calls
 from airflow_horsies.client.client import Client
+from airflow_horsies.client.moments import read_moments
 from airflow_horsies.client.settings import ClientSettings
 from airflow_horsies.client.steps import PlainTransaction
 from airflow_horsies.core.batch import task_of_item
 from airflow_horsies.core.log import READ_LINES, LogCursor, LogLine
+from airflow_horsies.core.moments import Moments
 from airflow_horsies.core.paging import FailedTasks, PageCursor, TaskPage
 from airflow_horsies.core.submission import Submission, TaskInstanceKey
 from airflow_horsies.core.task import CancelOutcome, TaskState, TaskView
@@ -142,6 +144,10 @@ class PageClient(Client):
     def read_submissions_of_tasks(self, ids: Collection[str]) -> list[Submission]:
         """The submissions of tasks, of this deployment and of others, newest first."""
         return self._read_submissions(lambda: read_submissions_of_tasks(ids), [])
+
+    def read_moments(self, key: TaskInstanceKey, sent: Sequence[Submission], *, with_values: bool) -> Moments:
+        """Signals, waits, callbacks and pauses of submissions of the task instance."""
+        return read_moments(self, self.deployment, key, sent, with_values=with_values)
 
     # -- horsies' tasks ----------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from airflow_horsies.client.steps import Call
 from airflow_horsies.client.waiting import POLL_SECONDS, Waiting, wait_workflows, workflow_timeout
 from airflow_horsies.client.workflow_waiting import WorkflowWaiter
 from airflow_horsies.core.graph import Graph
+from airflow_horsies.core.paging import PageCursor, WorkflowPage
 from airflow_horsies.core.submission import AirflowTry, SubmitResult, TaskInstanceKey
 from airflow_horsies.core.task import CancelOutcome
 from airflow_horsies.core.validation import require_int, require_task_id
@@ -47,6 +48,17 @@ class WorkflowClient(Waiting):
 
     def submit_workflow(self, graph: Graph, task_instance: TaskInstanceKey, tried: AirflowTry) -> SubmitResult:
         return self.drive(calls.submit_workflow(self.scope, graph, task_instance, tried))
+
+    def list_workflows(
+        self,
+        *,
+        states: Collection[WorkflowState] | None = None,
+        name: str | None = None,
+        before: PageCursor | None = None,
+        limit: int = 50,
+    ) -> WorkflowPage:
+        read = partial(workflows.list_workflows, states=states, name=name, before=before, limit=limit)
+        return self.drive(calls.explain_grants(self.scope, calls.read(read)))
 
     def read_workflow(
         self, workflow_id: str, *, limit: int = READ_NODES, result_chars: int = RESULT_CHARS

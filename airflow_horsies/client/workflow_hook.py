@@ -11,6 +11,7 @@ from airflow_horsies.client.client import Client
 from airflow_horsies.client.waiting import POLL_SECONDS
 from airflow_horsies.client.workflow_waiting import WorkflowWaiter
 from airflow_horsies.core.graph import Graph
+from airflow_horsies.core.paging import PageCursor, WorkflowPage
 from airflow_horsies.core.submission import AirflowTry, SubmitResult, TaskInstanceKey
 from airflow_horsies.core.task import CancelOutcome
 from airflow_horsies.core.workflow import (
@@ -18,6 +19,7 @@ from airflow_horsies.core.workflow import (
     RESULT_CHARS,
     RetriedNodes,
     WorkflowOutcome,
+    WorkflowState,
     WorkflowStatus,
     WorkflowView,
 )
@@ -80,6 +82,32 @@ class WorkflowCalls:
         The result has the id of the workflow as its ``task_id``, and its state as that of a task.
         """
         return self.client.submit_workflow(graph, task_instance, tried)
+
+    def list_workflows(
+        self,
+        *,
+        states: Collection[WorkflowState] | None = None,
+        name: str | None = None,
+        before: PageCursor | None = None,
+        limit: int = 50,
+    ) -> WorkflowPage:
+        """
+        One page of workflows, the one that changed last first; not those inside other ones.
+
+        .. code-block:: python
+
+            page = hook.list_workflows(states={WorkflowState.PAUSED}, limit=20)
+            for workflow in page.workflows:
+                print(workflow.id, workflow.name, workflow.state, workflow.is_paused_inside)
+            if page.next is not None:
+                page = hook.list_workflows(states={WorkflowState.PAUSED}, limit=20, before=page.next)
+
+        :param states: only workflows in these states. PAUSED also finds those that have a paused workflow inside.
+        :param name: only workflows with this name, or of the definition with this key.
+        :param before: continue where a page ended, with its ``next``.
+        :param limit: up to 2,000.
+        """
+        return self.client.list_workflows(states=states, name=name, before=before, limit=limit)
 
     def read_workflow(
         self, workflow_id: str, *, limit: int = READ_NODES, result_chars: int = RESULT_CHARS

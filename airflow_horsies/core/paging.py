@@ -8,6 +8,7 @@ from typing import Any
 
 from airflow_horsies.core.task import TaskView
 from airflow_horsies.core.validation import require_int
+from airflow_horsies.core.workflow import WorkflowSummary
 
 MAX_PAGE = 2_000
 
@@ -25,6 +26,14 @@ class TaskPage:
     """One page of a listing, newest first; ``next`` is None on the last page. Results and attempts are omitted."""
 
     tasks: tuple[TaskView, ...]
+    next: PageCursor | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowPage:
+    """One page of a listing, the workflow that changed last first; ``next`` is None on the last page."""
+
+    workflows: tuple[WorkflowSummary, ...]
     next: PageCursor | None
 
 

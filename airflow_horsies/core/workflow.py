@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, assert_never
 
 from airflow_horsies.core.task import TaskFailure, TaskResult, TaskState
+from airflow_horsies.exceptions import InvalidTask
 
 # How many nodes of a workflow are read at once, and how long a result may be to be read with them.
 READ_NODES = 2_000
@@ -106,6 +107,31 @@ class WorkflowStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowSummary:
+    """A workflow in a listing, without its nodes.
+
+    :param name: of a registered workflow that was started by its key, the key.
+    :param changed_at: when its state changed last.
+    :param finished_at: when it reached a terminal state.
+    """
+
+    id: str
+    name: str
+    definition_key: str | None
+    state: WorkflowState
+    is_paused_inside: bool
+    sent_at: datetime | None
+    started_at: datetime | None
+    finished_at: datetime | None
+    changed_at: datetime
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether it, or a workflow inside it, waits for somebody to resume or cancel it."""
+        return self.state is WorkflowState.PAUSED or self.is_paused_inside
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
     """A node of a workflow as currently stored.
 
@@ -186,6 +212,16 @@ class WorkflowView:
     def is_paused(self) -> bool:
         """Whether it, or a workflow inside it, waits for somebody to resume or cancel it."""
         return self.state is WorkflowState.PAUSED or self.is_paused_inside
+
+
+def require_workflow_states(states: Collection[str]) -> frozenset[WorkflowState]:
+    """As require_states, for workflows."""
+    if isinstance(states, str):
+        raise InvalidTask("states", f"must be a list of states, not the string {states!r}")
+    for state in states:
+        if state not in set(WorkflowState):
+            raise InvalidTask("states", f"must only contain {', '.join(WorkflowState)}, not {state!r}")
+    return frozenset(WorkflowState(state) for state in states)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

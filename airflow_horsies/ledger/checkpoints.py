@@ -23,9 +23,7 @@ def write_checkpoint(task_id: str, item: int | None, *, attempt: int, value: str
 
 
 def read_checkpoint(task_id: str, item: int | None) -> Script[str | None]:
-    """The last checkpoint as JSON. An item of a chunk finds only those of the same chunk."""
-    if item is None:
-        rows = yield Statement(sql_text(PACKAGE, "read_checkpoint"), {"horsies_task_id": task_id})
-    else:
-        rows = yield Statement(sql_text(PACKAGE, "read_item_checkpoint"), {"horsies_task_id": task_id, "item": item})
+    """The last checkpoint as JSON: of the task or the item itself, or of what was sent before it in its life."""
+    place = {"horsies_task_id": task_id, "item": NO_ITEM if item is None else item}
+    rows = yield Statement(sql_text(PACKAGE, "read_checkpoint"), place)
     return rows[0]["value"] if rows else None

@@ -13,6 +13,7 @@ from airflow_horsies.client.waiting import POLL_SECONDS, workflow_timeout
 from airflow_horsies.client.workflow_calls import encode_graph
 from airflow_horsies.client.workflow_waiting import WorkflowWaiter
 from airflow_horsies.core.graph import Graph
+from airflow_horsies.core.paging import PageCursor, WorkflowPage, require_page_size
 from airflow_horsies.core.submission import AirflowTry, SubmitResult, TaskInstanceKey
 from airflow_horsies.core.task import CancelOutcome, TaskState, TaskView
 from airflow_horsies.core.validation import require_int, require_task_id
@@ -21,11 +22,13 @@ from airflow_horsies.core.workflow import (
     RESULT_CHARS,
     RetriedNodes,
     WorkflowOutcome,
+    WorkflowState,
     WorkflowStatus,
     WorkflowView,
+    require_workflow_states,
 )
 from airflow_horsies.exceptions import HorsiesError, TaskIdTaken, WorkflowNotPaused
-from airflow_horsies.testing.workflows import new_workflow, outcome_of, status_of, view_of
+from airflow_horsies.testing.workflows import new_workflow, outcome_of, status_of, summary_of, view_of
 
 if TYPE_CHECKING:
     from airflow_horsies.testing.client import FakeClient
@@ -69,6 +72,34 @@ class FakeWorkflows:
         new = new_workflow(graph, self.drive(encode_graph(self.scope, graph)))
         (result,) = self._submit([new], task_instance, tried)
         return result
+
+    def list_workflows(
+        self,
+        *,
+        states: Collection[WorkflowState] | None = None,
+        name: str | None = None,
+        before: PageCursor | None = None,
+        limit: int = 50,
+    ) -> WorkflowPage:
+        require_page_size(limit)
+        wanted = None if states is None else require_workflow_states(states)
+        ids = [task_id for task_id in self.memory.tasks if self.memory.is_workflow(task_id)]
+        found = [
+            summary_of(task, new, is_paused=paused) for task, new, _, paused in map(self.memory.look_at_workflow, ids)
+        ]
+        found = [
+            one
+            for one in found
+            if (wanted is None or one.state in wanted)
+            and name in (None, one.name)
+            and (before is None or (one.changed_at, one.id) < (before.at, before.task_id))
+        ]
+        found.sort(key=lambda one: (one.changed_at, one.id), reverse=True)
+        last = found[:limit][-1] if len(found) > limit else None
+        return WorkflowPage(
+            workflows=tuple(found[:limit]),
+            next=None if last is None else PageCursor(at=last.changed_at, task_id=last.id),
+        )
 
     def read_workflow(
         self, workflow_id: str, *, limit: int = READ_NODES, result_chars: int = RESULT_CHARS

@@ -14,6 +14,7 @@ from airflow_horsies.core.workflow import (
     WorkflowOutcome,
     WorkflowState,
     WorkflowStatus,
+    WorkflowSummary,
     WorkflowView,
 )
 from airflow_horsies.testing.outcomes import Outcome, as_json
@@ -55,6 +56,20 @@ def outcome_of(task: TaskView, new: NewTask, declared: Outcome, *, is_paused: bo
         output=task.result.ok if state is WorkflowState.COMPLETED and task.result is not None else None,
         failure=None if error is None else _failure_of(new, declared, error),
         error=error,
+    )
+
+
+def summary_of(task: TaskView, new: NewTask, *, is_paused: bool) -> WorkflowSummary:
+    return WorkflowSummary(
+        id=task.id,
+        name=task.task_name,
+        definition_key=_graph_of(new).definition_key,
+        state=_state_of(task, is_paused=is_paused),
+        is_paused_inside=False,
+        sent_at=task.sent_at,
+        started_at=task.sent_at,
+        finished_at=task.finished_at,
+        changed_at=task.finished_at or task.enqueued_at,
     )
 
 

@@ -134,6 +134,9 @@ class Rights:
     def may_read_log(self, dag_id: str) -> bool:
         return self._may("GET", dag_id, DagAccessEntity.TASK_LOGS)
 
+    def may_read_values(self, dag_id: str) -> bool:
+        return self._may("GET", dag_id, DagAccessEntity.XCOM)
+
     def may_act(self, dag_id: str) -> bool:
         return self._may("PUT", dag_id)
 

@@ -21,6 +21,7 @@ from airflow_horsies.ui.routes import instance as instance_routes
 from airflow_horsies.ui.routes import monitoring
 from airflow_horsies.ui.routes import overview as overview_routes
 from airflow_horsies.ui.routes import pages as page_routes
+from airflow_horsies.ui.routes import reference as reference_routes
 from airflow_horsies.ui.routes import repair as repair_routes
 from airflow_horsies.ui.routes import report as report_routes
 from airflow_horsies.ui.routes import run as run_routes
@@ -43,6 +44,7 @@ for module in (
     run_routes,
     overview_routes,
     report_routes,
+    reference_routes,
     page_routes,
     monitoring,
 ):

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, TypeAlias
 
+from airflow_horsies.core.callback import CallbackState
+from airflow_horsies.core.catalog import KnownKind
 from airflow_horsies.core.cluster import QueueDepth
 from airflow_horsies.core.submission import TaskInstanceKey
 from airflow_horsies.core.task import CancelOutcome, TaskState
@@ -130,6 +132,73 @@ class Log:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Signal:
+    """A signal to a submission. ``value`` is None for users who may not read values."""
+
+    life: int
+    round: int
+    name: str
+    sent_at: datetime
+    sent_by: str | None
+    received_at: datetime | None
+    received_attempt: int | None
+    value: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """A task that has parked; of a workflow, the task of a node. A timer has no ``name``."""
+
+    life: int
+    round: int
+    horsies_task_id: str
+    name: str | None
+    attempt: int
+    times: int
+    start: datetime
+    end: datetime | None
+    due_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Callback:
+    """Nothing of its tokens. ``value`` is the answer."""
+
+    life: int
+    number: int
+    state: CallbackState
+    opened_at: datetime
+    expires_at: datetime
+    heartbeats: int
+    heartbeat_at: datetime | None
+    closed_at: datetime | None
+    answered_from: str | None
+    value: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pause:
+    """A workflow that is paused now: the submitted one, or one inside it."""
+
+    life: int
+    round: int
+    workflow_id: str
+    name: str
+    start: datetime
+    is_inside: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moments:
+    """The newest signals, waits, callbacks and pauses of the shown submissions, in the order of time."""
+
+    signals: Sequence[Signal] = ()
+    waits: Sequence[Wait] = ()
+    callbacks: Sequence[Callback] = ()
+    pauses: Sequence[Pause] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceHead(TaskInstanceKey):
     now: datetime
     can_act: bool
@@ -151,6 +220,7 @@ class Instance(InstanceHead):
     position: int
     submissions: Sequence[Submission]
     log: Log
+    moments: Moments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,6 +379,49 @@ class Overview:
     activity: Sequence[Event]
     can_monitor: bool
     reports: Sequence[Report]
+    can_read_reference: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownParameter:
+    """``default`` is JSON, shortened; None if there is none, or if it may be a secret."""
+
+    name: str
+    type: str
+    is_required: bool
+    default: str | None
+    description: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownEntry:
+    """A task or a workflow that workers have recorded. ``takes_others``: further arguments are accepted, too;
+    ``is_disputed``: other live workers have recorded other parameters under this name."""
+
+    kind: KnownKind
+    name: str
+    doc: str | None
+    queue: str | None
+    served_queues: Sequence[str]
+    parameters: Sequence[KnownParameter]
+    takes_others: bool
+    workers: int
+    hosts: Sequence[str]
+    releases: Sequence[str]
+    seen_at: datetime
+    is_live: bool
+    is_disputed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """A page of what workers know; ``recorded`` counts everything, ``total`` what matches the search."""
+
+    now: datetime
+    recorded: int
+    total: int
+    offset: int
+    entries: Sequence[KnownEntry]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -347,5 +460,16 @@ class Failures:
 
 
 Answer: TypeAlias = (
-    Problem | Instance | EmptyInstance | Items | Values | Cancelled | Repair | Withdrawn | Run | Overview | Failures
+    Problem
+    | Instance
+    | EmptyInstance
+    | Items
+    | Values
+    | Cancelled
+    | Repair
+    | Withdrawn
+    | Run
+    | Overview
+    | Failures
+    | Reference
 )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from datetime import UTC
 from typing import Any
 
 from airflow_horsies.core.graph import WRAPPER_KEY
 from airflow_horsies.core.task import TaskFailure, TaskResult
-from airflow_horsies.core.workflow import NodeFailure, NodeState, NodeView, WorkflowState, WorkflowView
+from airflow_horsies.core.workflow import NodeFailure, NodeState, NodeView, WorkflowState, WorkflowSummary, WorkflowView
 from airflow_horsies.db.statement import Row
 from airflow_horsies.exceptions import WireError
 from airflow_horsies.wire.decoding import decode_error, decode_result, unreadable, utc
@@ -48,6 +49,21 @@ def decode_identity(workflow_id: str, rows: Sequence[Row]) -> tuple[object, ...]
             )
             for row in nodes
         ),
+    )
+
+
+def decode_summary(row: Row) -> WorkflowSummary:
+    """A row of list_workflows."""
+    return WorkflowSummary(
+        id=row["id"],
+        name=row["name"],
+        definition_key=row["definition_key"],
+        state=decode_workflow_state(row["id"], row["status"]),
+        is_paused_inside=row["is_paused_inside"],
+        sent_at=utc(row["sent_at"]),
+        started_at=utc(row["started_at"]),
+        finished_at=utc(row["finished_at"]),
+        changed_at=row["updated_at"].astimezone(UTC),
     )
 
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from airflow_horsies.core.graph import WRAPPER_KEY
+from airflow_horsies.core.paging import PageCursor, WorkflowPage, require_page_size
 from airflow_horsies.core.task import CancelOutcome
 from airflow_horsies.core.workflow import (
     READ_NODES,
@@ -20,6 +22,7 @@ from airflow_horsies.core.workflow import (
     WorkflowState,
     WorkflowStatus,
     WorkflowView,
+    require_workflow_states,
 )
 from airflow_horsies.db.statement import Row, Rows, Script
 from airflow_horsies.exceptions import SchemaUnsupported, TaskIdTaken, WorkflowNotFound, WorkflowNotPaused
@@ -28,6 +31,7 @@ from airflow_horsies.wire.decoding_workflows import (
     decode_identity,
     decode_output,
     decode_stored_error,
+    decode_summary,
     decode_tree,
     decode_workflow_state,
 )
@@ -39,6 +43,17 @@ ERROR_CHARS = 20_000
 # The whole error of a node, with its trace.
 WHOLE_ERROR_CHARS = 1_000_000
 MOST_FAILURES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class InnerWorkflow:
+    """A workflow, and the one that was asked for, which is itself or is around it."""
+
+    id: str
+    root_id: str
+    name: str
+    state: WorkflowState
+    changed_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +139,46 @@ def find_outer_workflows(wire: Wire, ids: Collection[str]) -> Script[set[str]]:
     """The workflows that these are in."""
     rows = (yield wire.of_workflows("find_outer_workflows", ids=list(ids))) if ids else []
     return {row["id"] for row in rows}
+
+
+def find_inner_workflows(wire: Wire, ids: Collection[str], *, limit: int) -> Script[list[InnerWorkflow]]:
+    """Workflows and those inside them, outer ones first."""
+    rows = yield wire.of_workflows("find_inner_workflows", ids=list(ids), limit=limit)
+    return [
+        InnerWorkflow(
+            id=row["id"],
+            root_id=row["root_id"],
+            name=row["name"],
+            state=decode_workflow_state(row["id"], row["status"]),
+            changed_at=row["updated_at"].astimezone(UTC),
+        )
+        for row in rows
+    ]
+
+
+def list_workflows(
+    wire: Wire,
+    *,
+    states: Collection[WorkflowState] | None = None,
+    name: str | None = None,
+    before: PageCursor | None = None,
+    limit: int = 50,
+) -> Script[WorkflowPage]:
+    """One page of the outermost workflows, the one that changed last first."""
+    require_page_size(limit)
+    rows = yield wire.of_workflows(
+        "list_workflows",
+        states=None if states is None else sorted(require_workflow_states(states)),
+        name=name,
+        before_at=None if before is None else before.at,
+        before_id=None if before is None else before.task_id,
+        limit=limit + 1,
+    )
+    found = tuple(decode_summary(row) for row in rows[:limit])
+    more = len(rows) > limit
+    return WorkflowPage(
+        workflows=found, next=PageCursor(at=found[-1].changed_at, task_id=found[-1].id) if more else None
+    )
 
 
 def read_workflow(

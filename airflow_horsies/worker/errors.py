@@ -52,7 +52,7 @@ ERROR_CODES = {
     "SIGNAL_TIMED_OUT": ErrorCode(False, "A signal did not arrive within the timeout of the wait."),
     "SIGNALS_UNAVAILABLE": ErrorCode(True, "Signals or checkpoints could not be read or written."),
     "SIGNALS_UNSUPPORTED": ErrorCode(
-        False, "No signals or checkpoints here: in an item of a chunk, outside of a worker, or with tables too old."
+        False, "No signals here: in an item of a chunk or outside of a worker; or the tables are too old."
     ),
     "PARKING_NOT_POSSIBLE": ErrorCode(False, "The task was sent without a retry policy that lets it park."),
     "CALLBACK_CLOSED": ErrorCode(False, "Nobody waits for the callback whose address the task hands out."),

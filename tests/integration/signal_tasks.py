@@ -117,11 +117,12 @@ def die_after_receiving(*, marker: str) -> Any:
 
 
 @python_task(app, "count_up")
-def count_up(*, to: int, die_at: int = -1, fail_at: int = -1) -> dict[str, int]:
+def count_up(*, to: int, die_at: int = -1, fail_at: int = -1, nap: float = 0.0) -> dict[str, int]:
     """Keeps a checkpoint of each step, and dies or fails in the middle of the first attempt."""
     start = last_checkpoint(default=0)
     for number in range(start, to):
         checkpoint(number + 1)
+        time.sleep(nap)
         if number == die_at:
             os.kill(os.getpid(), signal.SIGKILL)
         if number == fail_at:

@@ -81,6 +81,8 @@ TABLE = {
     ("GET", "/static/{digest}/{name:path}"): OF_CLUSTER,
     ("GET", "/monitoring/{path:path}"): OF_CONNECTION,
     ("GET", "/reports/{name}/{start}/{end}"): OF_CONNECTION,
+    ("GET", "/tasks"): OF_CONNECTION,
+    ("GET", "/api/known"): OF_CONNECTION,
 }
 
 

@@ -44,7 +44,10 @@ FEW_TASKS = 10_000
 MOST_GROWTH = 3.0
 LARGE_TABLE = 20_000
 RIGHTS: Any = SimpleNamespace(
-    may_read=lambda dag_id: True, may_read_log=lambda dag_id: True, may_act=lambda dag_id: True
+    may_read=lambda dag_id: True,
+    may_read_log=lambda dag_id: True,
+    may_read_values=lambda dag_id: True,
+    may_act=lambda dag_id: True,
 )
 NO_SESSION: Any = None
 

@@ -31,6 +31,7 @@ from airflow_horsies.ui.airflow_side import AirflowTry, read_rendered, read_trie
 from airflow_horsies.ui.answers import error_url, json_answer, shown_text, shown_value
 from airflow_horsies.ui.arguments import WHY_HIDDEN, Rendered, hides, kwargs_of_item, shown_arguments
 from airflow_horsies.ui.clients import page_client
+from airflow_horsies.ui.moments import shown_moments
 from airflow_horsies.ui.threads import OwnThreadRoute, iterate_in_threads
 from airflow_horsies.ui.timeline import lost_tries, segments
 
@@ -222,6 +223,7 @@ def read_instance(
             seen = LogCursor(after_attempt, after_number)
             may_read_log = rights.may_read_log(key.dag_id)
             written = client.read_item_lines(chosen, after=seen, limit=lines) if may_read_log else []
+            moments = client.read_moments(key, rounds, with_values=rights.may_read_values(key.dag_id))
     # Read last, so that no connection to Airflow's database is held while the horsies database is read.
     tries = read_tries(session, key)
     if latest.count:
@@ -244,6 +246,7 @@ def read_instance(
                 lines=[line_values(line, text=shown_text) for line in written],
                 more=len(written) == lines,
             ),
+            moments=shown_moments(moments, rounds),
         )
     )
 

@@ -99,6 +99,7 @@ def read_overview(rights: RightsDep, user: GetUserDep) -> Response:
             activity=_activity(recent, rights, sees_all=sees_all),
             can_monitor=is_installed() and sees_all,
             reports=[report_payload(report) for report in reports] if sees_all else [],
+            can_read_reference=sees_all,
         )
     )
 

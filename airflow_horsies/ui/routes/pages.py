@@ -15,7 +15,7 @@ from fastapi import APIRouter, Depends, HTTPException, Response
 from fastapi.responses import HTMLResponse
 
 from airflow_horsies.links import URL_PREFIX, base_path
-from airflow_horsies.ui.access import MAY_READ, MAY_SEE_CLUSTER
+from airflow_horsies.ui.access import MAY_READ, MAY_READ_CONNECTION, MAY_SEE_CLUSTER
 
 # Airflow shows these pages in an iframe.
 PAGE_POLICY = (
@@ -52,6 +52,11 @@ router = APIRouter()
 @router.get("/", dependencies=MAY_SEE_CLUSTER)
 def overview_page() -> Response:
     return _page("Horsies", "overview")
+
+
+@router.get("/tasks", dependencies=MAY_READ_CONNECTION)
+def reference_page() -> Response:
+    return _page("Tasks and workflows · Horsies", "reference")
 
 
 @router.get("/dags/{dag_id}/runs/{run_id:path}/tasks/{task_id}/{map_index}", dependencies=MAY_READ)

@@ -124,7 +124,7 @@ function showDetail(data) {
     [submission.task, submission.progress, submission.horsies_task_id],
     () => facts(submission),
   );
-  update(place.timeline, [data.tries, data.submissions.map((item) => item.segments)], () => story(data));
+  update(place.timeline, [data.tries, data.submissions.map((item) => item.segments), data.moments], () => story(data));
   update(place.attempts, submission.attempts, () => attempts(submission));
   log.show(submission, { mayRead: data.log.may_read, download: `${api}/log.txt?${chosen}` });
   values.refresh(submission, `${api}/values?${chosen}`);

@@ -47,7 +47,7 @@ async function read() {
 
 /** @param {Overview} data */
 function show(data) {
-  update(place.header, data.can_monitor, () => header(data.can_monitor));
+  update(place.header, [data.can_monitor, data.can_read_reference], () => header(data));
   update(place.queues, data.queues, () => queues(data.queues));
   update(place.workers, data.workers, () => workers(data.workers));
   update(place.plots, [data.buckets, data.recent_tasks], () => plots(data));
@@ -56,14 +56,21 @@ function show(data) {
   failures.show();
 }
 
-/** @param {boolean} canMonitor */
-function header(canMonitor) {
-  const attributes = { class: "button small", href: `${horsies}/monitoring/`, id: "monitoring" };
+/** @param {Overview} data */
+function header({ can_monitor, can_read_reference }) {
+  /** @type {[isShown: boolean, id: string, path: string, text: string][]} */
+  const links = [
+    [can_read_reference, "reference", "tasks", "Tasks and workflows"],
+    [can_monitor, "monitoring", "monitoring/", "Monitoring of horsies"],
+  ];
+  const buttons = links.filter(([isShown]) => isShown).map(([, id, path, text]) =>
+    h("a", { class: "button small", href: `${horsies}/${path}`, id }, text)
+  );
   return h(
     "div",
     { class: "title" },
     h("h1", {}, "Horsies"),
-    canMonitor ? h("span", { class: "actions" }, h("a", attributes, "Monitoring of horsies")) : null,
+    buttons.length ? h("span", { class: "actions" }, buttons) : null,
   );
 }
 

@@ -25,6 +25,21 @@ export interface Bucket {
   p95_seconds: number | null;
 }
 
+export interface Callback {
+  life: number;
+  number: number;
+  state: CallbackState;
+  opened_at: string;
+  expires_at: string;
+  heartbeats: number;
+  heartbeat_at: string | null;
+  closed_at: string | null;
+  answered_from: string | null;
+  value: string | null;
+}
+
+export type CallbackState = "OPEN" | "COMPLETED" | "FAILED" | "EXPIRED" | "VOID";
+
 export type CancelOutcome = "CANCELLED" | "ALREADY_CANCELLED" | "ALREADY_FINISHED" | "STILL_WANTED" | "REQUESTED";
 
 export interface Cancelled {
@@ -106,6 +121,7 @@ export interface Instance {
   position: number;
   submissions: Submission[];
   log: Log;
+  moments: Moments;
 }
 
 export interface Item {
@@ -128,6 +144,32 @@ export interface Items {
   items: Item[];
 }
 
+export interface KnownEntry {
+  kind: KnownKind;
+  name: string;
+  doc: string | null;
+  queue: string | null;
+  served_queues: string[];
+  parameters: KnownParameter[];
+  takes_others: boolean;
+  workers: number;
+  hosts: string[];
+  releases: string[];
+  seen_at: string;
+  is_live: boolean;
+  is_disputed: boolean;
+}
+
+export type KnownKind = "task" | "workflow";
+
+export interface KnownParameter {
+  name: string;
+  type: string;
+  is_required: boolean;
+  default: string | null;
+  description: string | null;
+}
+
 export interface LineValues {
   attempt: number;
   number: number;
@@ -142,6 +184,13 @@ export interface Log {
   may_read: boolean;
   lines: LineValues[];
   more: boolean;
+}
+
+export interface Moments {
+  signals: Signal[];
+  waits: Wait[];
+  callbacks: Callback[];
+  pauses: Pause[];
 }
 
 export interface NextFailures {
@@ -160,6 +209,16 @@ export interface Overview {
   activity: Event[];
   can_monitor: boolean;
   reports: Report[];
+  can_read_reference: boolean;
+}
+
+export interface Pause {
+  life: number;
+  round: number;
+  workflow_id: string;
+  name: string;
+  start: string;
+  is_inside: boolean;
 }
 
 export interface Problem {
@@ -186,6 +245,14 @@ export interface Queue {
   oldest_ready_at: string | null;
   served_by: number;
   per_minute: number;
+}
+
+export interface Reference {
+  now: string;
+  recorded: number;
+  total: number;
+  offset: number;
+  entries: KnownEntry[];
 }
 
 export interface Repair {
@@ -239,6 +306,17 @@ export interface Segment {
   end: string | null;
   outcome: string | null;
   attempt: number | null;
+}
+
+export interface Signal {
+  life: number;
+  round: number;
+  name: string;
+  sent_at: string;
+  sent_by: string | null;
+  received_at: string | null;
+  received_attempt: number | null;
+  value: string | null;
 }
 
 export interface Submission {
@@ -300,6 +378,18 @@ export interface Values {
   result: string | null;
   error_data: string | null;
   traceback: string | null;
+}
+
+export interface Wait {
+  life: number;
+  round: number;
+  horsies_task_id: string;
+  name: string | null;
+  attempt: number;
+  times: number;
+  start: string;
+  end: string | null;
+  due_at: string | null;
 }
 
 export interface Withdrawn {

@@ -13,7 +13,7 @@ from airflow.cli.cli_config import ActionCommand, GroupCommand
 
 from airflow_horsies.cli import get_cli_commands, main
 from airflow_horsies.cli.definition import format_cursor, make_parser, parse_cursor, parse_states
-from airflow_horsies.models import PageCursor, TaskState
+from airflow_horsies.models import PageCursor, TaskState, WorkflowState
 
 ID = "0198a0de-0000-7000-8000-000000000001"
 CURSOR = PageCursor(at=datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC), task_id=ID)
@@ -46,13 +46,22 @@ def test_commands_are_those_that_are_documented() -> None:
         "horsies rerun",
         "horsies signal",
         "horsies tasks",
+        "horsies workflows cancel",
+        "horsies workflows list",
+        "horsies workflows pause",
+        "horsies workflows resume",
+        "horsies workflows retry",
+        "horsies workflows show",
     ]
 
 
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
 def test_every_command_has_help_a_function_and_the_options_all_share(command: ActionCommand) -> None:
     assert command.help
-    assert callable(getattr(import_module("airflow_horsies.cli.commands"), command.func.__name__))
+    modules = [import_module(f"airflow_horsies.cli.{name}") for name in ("commands", "workflows")]
+    assert [
+        callable(getattr(module, command.func.__name__)) for module in modules if command.func.__name__ in vars(module)
+    ]
     flags = {flag for arg in command.args for flag in arg.flags}
     assert {"--conn-id", "--output", "--verbose"} <= flags
 
@@ -87,6 +96,10 @@ def test_airflow_takes_the_commands_into_its_parser(capsys: pytest.CaptureFixtur
         (f"attempts {ID} --watch", {"watch": True}),
         (f"logs {ID}", {"horsies_task_id": ID, "attempt": None, "follow": False}),
         (f"logs {ID} --attempt 2 -f", {"attempt": 2, "follow": True}),
+        ("workflows list", {"state": None, "name": None, "before": None, "limit": 20}),
+        ("workflows list --state paused,FAILED", {"state": [[WorkflowState.PAUSED, WorkflowState.FAILED]]}),
+        (f"workflows show {ID}", {"workflow": [ID], "map_index": -1}),
+        ("workflows retry d r t --map-index 3 --queue q", {"workflow": ["d", "r", "t"], "map_index": 3, "queue": "q"}),
     ],
 )
 def test_command_line_is_parsed_without_airflows_own_command(argv: str, parsed: dict[str, Any]) -> None:
@@ -108,6 +121,9 @@ def test_command_line_is_parsed_without_airflows_own_command(argv: str, parsed: 
         (f"logs {ID} --attempt last", "'last' is not an attempt number"),
         (f"logs {ID} --attempt 9999999999", "is not an attempt number"),
         ("check --output xml", "xml"),
+        ("workflows", "required"),
+        ("workflows list --state CLAIMED", "'CLAIMED' is not a state. Use one of PENDING"),
+        ("workflows show", "WORKFLOW"),
     ],
 )
 def test_wrong_command_line_ends_with_2_and_says_why(argv: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:

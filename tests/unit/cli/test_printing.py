@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_horsies.cli.commands import _item_row, _item_values, _print
+from airflow_horsies.cli.commands import _item_row, _item_values
+from airflow_horsies.cli.printing import print_data
 from airflow_horsies.core.batch import ItemView
 from airflow_horsies.models import TaskState
 
@@ -21,7 +22,7 @@ HOSTILE = ItemView(
 def test_errors_of_items_neither_control_the_terminal_nor_show_secrets(
     output: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _print([(_item_row if output in ("table", "plain") else _item_values)(HOSTILE)], output)
+    print_data([(_item_row if output in ("table", "plain") else _item_values)(HOSTILE)], output)
     printed = capsys.readouterr().out
     assert "BAD" in printed
     assert "\x1b" not in printed and "\x07" not in printed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import warnings
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,6 +14,7 @@ from fastapi.routing import APIRoute
 
 from airflow_horsies.client.pages import PageClient
 from airflow_horsies.client.settings import ClientSettings
+from airflow_horsies.core.moments import Moments
 from airflow_horsies.ledger.latest import LatestIds
 from airflow_horsies.models import CancelOutcome, LogCursor, LogLine, Submission, TaskInstanceKey, TaskState, TaskView
 from airflow_horsies.testing import FakeClient
@@ -65,6 +66,7 @@ class FakePages(FakeClient, PageClient):
         self.read_after: list[tuple[str, LogCursor | None, int]] = []
         self.cancelled: list[str] = []
         self.closed = 0
+        self.moments = Moments()
         self.put(view(id_of("1-1-0")))
 
     def put(self, *tasks: TaskView) -> None:
@@ -103,6 +105,9 @@ class FakePages(FakeClient, PageClient):
     ) -> list[Submission]:
         found = [each for each in reversed(self.submissions) if each.position == position]
         return [each for each in found if life in (None, each.life) and round_ in (None, each.round)][:limit]
+
+    def read_moments(self, key: TaskInstanceKey, sent: Sequence[Submission], *, with_values: bool) -> Moments:
+        return self.moments
 
     def count_states(self, ids: LatestIds) -> dict[TaskState, int]:
         return Counter(self.read_states(ids.array.split(",")).values())
@@ -143,6 +148,9 @@ class AllRights:
         return True
 
     def may_read_log(self, dag_id: str) -> bool:
+        return True
+
+    def may_read_values(self, dag_id: str) -> bool:
         return True
 
     def may_act(self, dag_id: str) -> bool:

@@ -1,34 +1,64 @@
 // Airflow's tries and the submissions on one time axis.
 
-/** @import { Instance, Try } from "../payloads.d.ts" */
+/** @import { Instance, Moments, Submission, Try } from "../payloads.d.ts" */
 /** @import { Bar, Row } from "../common/timeline.js" */
 
 import { h } from "../common/dom.js";
 import { segmentBar, segmentLegend, timeline } from "../common/timeline.js";
+import { callbackRows, momentList, rowsOf, waitAt } from "./moments.js";
 
 const OVER = ["success", "failed", "skipped", "upstream_failed", "removed", "up_for_retry"];
 
 /** @param {Instance} data */
-export function story({ tries, submissions }) {
+export function story(data) {
+  const { tries, submissions, moments } = data;
   const tryBars = tries.flatMap(tryBar);
   /** @type {Row[]} */
   const rows = tryBars.length ? [{ label: "Airflow tries", strong: true, bars: tryBars }] : [];
-  for (const { life, round, segments } of [...submissions].reverse()) {
-    if (!segments.length) continue;
-    const bars = segments.map((segment) =>
-      segmentBar(segment, segment.kind === "running" && segment.attempt ? `attempt ${segment.attempt}` : null)
-    );
-    rows.push({ label: `life ${life}, round ${round}`, bars });
+  for (const submission of [...submissions].reverse()) {
+    const { life, round, segments } = submission;
+    if (segments.length) rows.push({ label: `life ${life}, round ${round}`, bars: barsOf(submission, moments) });
+    rows.push(...rowsOf(moments, { life, round, hasOwnSegments: segments.length > 0 }));
   }
+  rows.push(...callbackRows(moments));
   if (!rows.length) return [];
   const starts = [...submissions.map((item) => item.submitted_at), ...tryBars.map((bar) => bar.start)];
   const isAnyLost = tries.some((item) => item.started_at && item.state === "lost") ||
     submissions.some((item) => item.segments.some((segment) => segment.outcome === "LOST"));
+  const { signals, pauses } = moments;
   return [
     h("h2", {}, "Timeline"),
     timeline(rows, Math.min(...starts.map((start) => Date.parse(start)))),
-    isAnyLost ? segmentLegend(["lost", "lost"]) : segmentLegend(),
+    segmentLegend(
+      ...pick(isAnyLost, "lost"),
+      ...pick(signals.length > 0, "signal"),
+      ...pick(pauses.length > 0, "paused"),
+    ),
+    ...momentList(data),
   ];
+}
+
+/**
+ * @param {boolean} isThere
+ * @param {string} name
+ * @returns {[className: string, text: string][]}
+ */
+function pick(isThere, name) {
+  return isThere ? [[name, name]] : [];
+}
+
+/**
+ * @param {Submission} submission
+ * @param {Moments} moments
+ * @returns {Bar[]}
+ */
+function barsOf({ segments, horsies_task_id }, moments) {
+  return segments.map((segment) => {
+    if (segment.kind === "running") return segmentBar(segment, segment.attempt ? `attempt ${segment.attempt}` : null);
+    const bar = segmentBar(segment, null);
+    const why = segment.kind === "parked" ? waitAt(moments, horsies_task_id, segment.start) : null;
+    return why ? { ...bar, text: `parked, ${why}` } : bar;
+  });
 }
 
 /**

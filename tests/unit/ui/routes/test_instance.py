@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import warnings
 from datetime import timedelta
+from typing import Any
 
 import httpx
 import pytest
 from airflow.sdk.log import mask_secret
 
+from airflow_horsies.core.moments import Moments
 from airflow_horsies.models import Attempt, AttemptRecord, LogCursor, LogLine, Progress, TaskState
 from tests.unit.ui.rig import NOW, ROUTES, URL, AllRights, Client, FakePages, id_of, submission, view
 
@@ -75,6 +77,22 @@ def test_lines_go_on_after_the_last_that_was_seen(client: Client, pages: FakePag
     assert [line["text"] for line in log["lines"]] == ["1.3", "2.1"]
     assert log["more"]
     assert pages.read_after == [(id_of("1-1-0"), LogCursor(1, 2), 2)]
+
+
+def test_values_of_signals_and_callbacks_are_for_those_who_may_read_values(
+    pages: FakePages, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+
+    def read_moments(self: FakePages, key: Any, sent: Any, *, with_values: bool) -> Moments:
+        asked.append(with_values)
+        return Moments()
+
+    monkeypatch.setattr(FakePages, "read_moments", read_moments)
+    client.get(URL)
+    monkeypatch.setattr(AllRights, "may_read_values", lambda self, dag_id: False)
+    client.get(URL)
+    assert asked == [True, False]
 
 
 def test_lines_are_for_those_who_may_read_logs(
