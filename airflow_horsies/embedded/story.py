@@ -1,5 +1,5 @@
-"""The steps of the demo: a month of real flights, a failure that a retry fixes, one that it does not, a workflow that waits
-for an approval, and a report."""
+"""The steps of the demo: a month of real flights, a failure that a retry fixes, one that it does not, a workflow that
+waits for an approval, and a report."""
 
 from __future__ import annotations
 
