@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from horsies import TaskError, TaskResult
+from horsies import JsonValue, TaskError, TaskResult
 from pydantic import StringConstraints
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
@@ -15,7 +15,7 @@ from flights.lake import partition, publish, read
 from flights.tasks import Month, days_in_marts
 
 Airport = Annotated[str, StringConstraints(pattern=r"^[A-Z]{3}$")]
-Trained = TaskResult[dict[str, Any], TaskError] | None
+Trained = TaskResult[dict[str, JsonValue], TaskError] | None
 MIN_FLIGHTS = 100
 
 
@@ -46,7 +46,9 @@ def train(spark: SparkSession, *, month: Month, airport: Airport) -> dict[str, A
 def compare(*, ewr: Trained = None, jfk: Trained = None, lga: Trained = None, hpn: Trained = None) -> dict[str, Any]:
     """The models that there are, the one that explains most first, and why others are missing."""
     trained = {"EWR": ewr, "JFK": jfk, "LGA": lga, "HPN": hpn}
-    models = [result.ok_value for result in trained.values() if result is not None and result.is_ok()]
+    models: list[dict[str, Any]] = [
+        result.ok_value for result in trained.values() if result is not None and result.is_ok()
+    ]
     left_out = {
         airport: "NOT_READY" if result is None else str(result.err_value.error_code)
         for airport, result in trained.items()

@@ -47,7 +47,7 @@ VALUES: dict[str, dict[str, Any]] = {
         "models": {
             "month": "2013-01",
             "models": 3,
-            "minutes_per_hour": {"EWR": 2.226, "JFK": 1.204, "LGA": 1.357},
+            "minutes_per_hour": {"EWR": 1.814, "JFK": 1.372, "LGA": 0.393},
             "left_out": {"HPN": "NO_FLIGHTS"},
             "approved_by": "a test",
         }

@@ -118,7 +118,7 @@ def busy_hook(
     """Of a database with workflows of every end, sent by DAGs and by others; a real worker ran them."""
     worker = HorsiesWorker(
         "report_workflow_tasks:app", conninfo=postgres.conninfo(database), log=tmp_path / "worker.log", folder=HERE,
-        python=release_python(release), processes=2,
+        python=release_python(release), processes=1,
     )  # fmt: skip
     with worker:
         run_workflows(hook, tmp_path)
@@ -135,7 +135,7 @@ def run_workflows(hook: HorsiesHook, folder: Path) -> None:
         "most": node("w.count", after=["good", "good_too", "bad"], join="quorum", min_success=2),
         "all": node("w.count", after=["good", "bad"]),
     }
-    slow = {"slow": node("w.fetch", n=1, sleep=5), "after": node("w.count", after=["slow"])}
+    first_and_after = {"first": node("w.fetch", n=1, queue="nobody"), "after": node("w.count", after=["first"])}
     graphs = [
         wrap_definition("contract.diamond", {"n": 1}),
         wrap_definition("contract.child", {"n": 1, "marker": str(marker)}),
@@ -157,7 +157,8 @@ def run_workflows(hook: HorsiesHook, folder: Path) -> None:
         ),
     ]
     ids = [hook.start_workflow(graph) for graph in graphs]
-    for dag_id, graph in (("sales", graphs[0]), ("stock", graphs[4]), ("stock", Graph(name="slow", nodes=slow))):
+    unserved = Graph(name="unserved", nodes=first_and_after)
+    for dag_id, graph in (("sales", graphs[0]), ("stock", graphs[4]), ("stock", unserved)):
         instance = TaskInstanceKey(dag_id=dag_id, run_id=f"run of {graph.name}", task_id="t")
         ids.append(hook.submit_workflow(graph, instance, AirflowTry(try_number=1)).task_id)
     outcomes = [hook.wait_workflow(workflow_id, timeout_seconds=120) for workflow_id in ids[:-1]]
