@@ -1,4 +1,4 @@
-"""horsies' tasks, attempts, submissions and workers as Spark DataFrames."""
+"""horsies' tasks, attempts, workflows, submissions and workers as Spark DataFrames."""
 
 from typing import TYPE_CHECKING, Any
 

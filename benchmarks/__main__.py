@@ -38,6 +38,7 @@ MINUTES = {
     "spark_source": 4,
     "worker_cost": 9,
     "end_to_end": 10,
+    "chains": 5,
     "readers": 9,
     "sizing": 7,
 }

@@ -128,6 +128,11 @@ AIMS: dict[str, Aim] = {
         "50 short tasks with `worker_free=True`, whole DAG run: times faster than with `deferrable=True`, on "
         "LocalExecutor"
     ),
+    "workflow_chain_20_vs_airflow_tasks": Aim(
+        "A chain of 20 trivial nodes in one `HorsiesGraphOperator`, whole DAG run: times faster than 20 chained "
+        "`PythonOperator`s on LocalExecutor",
+        at_least=10,
+    ),
     "submit_growth_1e5_vs_1e4": Aim("`hook.submit_task` with 10⁵ tasks in the database: time relative to 10⁴"),
     "submit_growth_1e6_vs_1e4": Aim("… with 10⁶", at_most=1.3),
     "read_growth_1e5_vs_1e4": Aim("`hook.read_task` with 10⁵ tasks: time relative to 10⁴"),

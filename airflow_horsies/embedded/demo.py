@@ -149,7 +149,7 @@ def _is_stack(folder: Path) -> bool:
 
 def print_summary(outcome: Outcome, minutes: float) -> None:
     """Print a short summary of the demo."""
-    month, report = outcome.month, outcome.report
+    month, models, report = outcome.month, outcome.models, outcome.report
     print(
         f"\nThe pipeline processed {outcome.days['success']} days of January 2013 in {minutes:.1f} minutes: "
         f"{month['flights']:,} flights,\n{month['cancelled']:,} of them cancelled. The quality gate quarantined "
@@ -157,6 +157,13 @@ def print_summary(outcome: Outcome, minutes: float) -> None:
     )
     print("\nOn 8 January the weather service did not answer. horsies retried the task:\n")
     print(attempts_table([outcome.healed]))
+    slopes = ", ".join(f"{origin} {minutes:+.2f}" for origin, minutes in sorted(models["minutes_per_hour"].items()))
+    left_out = ", ".join(f"{airport} ({code})" for airport, code in models["left_out"].items())
+    print(
+        f"\nOne workflow fitted a model of delays for each airport, in minutes per hour of the day:\n{slopes}. Three "
+        f"of its four branches were enough; it went on without {left_out}.\nThen it held no worker until "
+        f"{models['approved_by']} sent the signal of approval, and published {models['models']} models."
+    )
     print("\nThe data of 1 February is damaged. A retry does not help, and the task is listed under dead letters:\n")
     print(attempts_table([outcome.broken]))
     print(

@@ -1,4 +1,5 @@
-"""The steps of the demo: a month of real flights, a failure that a retry fixes, one that it does not, and a report."""
+"""The steps of the demo: a month of real flights, a failure that a retry fixes, one that it does not, a workflow that
+waits for an approval, and a report."""
 
 from __future__ import annotations
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from airflow_horsies.client.client import Client
 
 DAILY, MONTHLY, WEEKLY = "flights_daily", "flights_monthly", "horsies_reliability"
+MODELS, MODELS_TASK = "flights_models", "models"
+ALL_DAGS = (DAILY, MONTHLY, MODELS, WEEKLY)
 # The app of the pipeline's worker, and the folders of its data.
 WORKER_APP = "flights.worker:app"
 LAKE, REPORTS = "lake", "reports"
@@ -31,6 +34,11 @@ SHORT_FIRST_DAY = 8
 MAX_SHORT_DAYS = ALL_DAYS - SHORT_FIRST_DAY + 1
 HEALED_DAY, HEALED_TASK, HEALED_CODE = "2013-01-08", "enrich", "WEATHER_UNAVAILABLE"
 BROKEN_DAY, BROKEN_TASK, BROKEN_CODE = "2013-02-01", "validate", "QUALITY_GATE_FAILED"
+# The branch without flights fails; the others are enough.
+FAILING_BRANCH = {"HPN": "NO_FLIGHTS"}
+MODELLED_AIRPORTS = 3
+# The node before the approval, the signal, and who sends it.
+COMPARED, APPROVED, SENDER = "compare", "approved", "the demo"
 DAYS_AT_ONCE = 4
 POLL_SECONDS = 1.0
 # A day can take long on a slow machine. Without any progress for this long, the demo is stuck.
@@ -45,6 +53,7 @@ class Outcome:
     days: Counter[str]
     month: dict[str, Any]
     quarantined: int
+    models: dict[str, Any]
     healed: TaskView
     broken: TaskView
     report: dict[str, Any]
@@ -56,6 +65,11 @@ class Outcome:
         expected = {
             f"Not all of {self.expected_days} days succeeded.": self.days == {"success": self.expected_days},
             f"The roll-up of {MONTH} lacks days.": self.month.get("days", 0) >= self.expected_days,
+            "The models of the airports were not published after the approval.": (
+                self.models.get("models") == MODELLED_AIRPORTS
+                and self.models.get("left_out") == FAILING_BRANCH
+                and self.models.get("approved_by") == SENDER
+            ),
             # A worker that is killed meanwhile adds an attempt.
             f"The weather of {HEALED_DAY} was not read after a retry.": (
                 self.healed.state is TaskState.COMPLETED
@@ -77,8 +91,8 @@ def run_story(base_url: str, progress: Progress, days: int = ALL_DAYS) -> Outcom
 
     with AirflowApi(base_url) as api, HorsiesHook(CONNECTION_ID).client as client:
         with progress.step("Waiting for Airflow to read the DAGs"):
-            _until(lambda: not api.missing_dags((DAILY, MONTHLY, WEEKLY)), "the DAGs")
-            for dag_id in (DAILY, MONTHLY, WEEKLY):
+            _until(lambda: not api.missing_dags(ALL_DAGS), "the DAGs")
+            for dag_id in ALL_DAGS:
                 api.unpause(dag_id)
         first_day = 1 if days == ALL_DAYS else SHORT_FIRST_DAY
         first, last = (f"{MONTH}-{day:02}T00:00:00Z" for day in (first_day, first_day + days - 1))
@@ -90,6 +104,12 @@ def run_story(base_url: str, progress: Progress, days: int = ALL_DAYS) -> Outcom
             if days < ALL_DAYS:
                 api.trigger(MONTHLY, f"demo__{days}_days", month=MONTH)
             month = _wait_for_month(api, days)
+        with progress.step("Fitting a model of delays for each airport, in one workflow"):
+            models_run = f"demo__{days}_days"
+            api.trigger(MODELS, models_run, month=MONTH)
+            _until(lambda: _awaits_approval(api, client, models_run), "the models of the airports")
+        with progress.step("Approving the models with a signal"):
+            models = _approve(api, client, models_run)
         with progress.step(f"Processing {BROKEN_DAY}, whose data is damaged"):
             broken_run = _run_broken_day(api)
         with progress.step("Making the reliability report of this week"):
@@ -105,20 +125,49 @@ def run_story(base_url: str, progress: Progress, days: int = ALL_DAYS) -> Outcom
                 for run in runs
                 if run["state"] == "success"
             ),
+            models=models,
             healed=_task_of(client, healed_run, HEALED_TASK),
             broken=_task_of(client, broken_run, BROKEN_TASK),
             report=report,
-            links=_links(base_url, runs[-1]["dag_run_id"], healed_run, report_path(shown)),
+            links=_links(base_url, runs[-1]["dag_run_id"], healed_run, models_run, report_path(shown)),
         )
 
 
-def _links(base_url: str, last_run: str, healed_run: str, report: str) -> dict[str, str]:
+def _links(base_url: str, last_run: str, healed_run: str, models_run: str, report: str) -> dict[str, str]:
     daily = f"{base_url}/dags/{DAILY}/runs"
     return {
         "The pipeline's last day": f"{daily}/{quote(last_run)}",
         "The healed task's attempts": f"{daily}/{quote(healed_run)}/tasks/{HEALED_TASK}/plugin/horsies-task",
+        "The workflow": f"{base_url}/dags/{MODELS}/runs/{quote(models_run)}/tasks/{MODELS_TASK}/plugin/horsies-task",
         "The report": f"http://{urlsplit(base_url).netloc}{report}",
     }
+
+
+def _awaits_approval(api: AirflowApi, client: Client, run_id: str) -> bool:
+    """Whether the models are compared, so that the workflow waits; or whether the run has ended."""
+    if api.run(MODELS, run_id)["state"] in ENDED:
+        return True
+    workflow = _models_workflow(client, run_id)
+    return workflow is not None and any(
+        node.name == COMPARED and node.state.is_terminal for node in client.read_workflow(workflow).nodes
+    )
+
+
+def _approve(api: AirflowApi, client: Client, run_id: str) -> dict[str, Any]:
+    """Let the workflow go on, unless an earlier demo did so; what it published."""
+    workflow = None if api.run(MODELS, run_id)["state"] in ENDED else _models_workflow(client, run_id)
+    if workflow is not None and not client.read_workflow(workflow).state.is_terminal:
+        client.signal(workflow, APPROVED, {"by": SENDER}, dedup_key="demo", sent_by=SENDER)
+    if _wait_for_run(api, MODELS, run_id) != "success":
+        raise EmbeddedError(_failed(api, MODELS, run_id))
+    published: dict[str, Any] = api.xcom(MODELS, run_id, MODELS_TASK)
+    return published
+
+
+def _models_workflow(client: Client, run_id: str) -> str | None:
+    """The latest workflow that the run has started."""
+    sent = client.read_submissions(TaskInstanceKey(dag_id=MODELS, run_id=run_id, task_id=MODELS_TASK))
+    return sent[-1].horsies_task_id if sent else None
 
 
 def _run_broken_day(api: AirflowApi) -> str:
@@ -131,7 +180,8 @@ def _run_broken_day(api: AirflowApi) -> str:
 def _rerun_failed(api: AirflowApi, first: str, last: str) -> None:
     """Run failed runs of an earlier demo again."""
     days = api.runs(DAILY, logical_date_gte=first, logical_date_lte=last, state="failed")
-    for dag_id, runs in ((DAILY, days), (MONTHLY, api.runs(MONTHLY, state="failed"))):
+    others = ((dag_id, api.runs(dag_id, state="failed")) for dag_id in (MONTHLY, MODELS))
+    for dag_id, runs in ((DAILY, days), *others):
         for run in runs:
             api.clear(dag_id, run["dag_run_id"])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -52,7 +53,7 @@ def ended_tasks(spark: SparkSession, start: datetime, end: datetime) -> DataFram
     ended_at = f.col("finished_at")
     columns = ("task_id", "task_name", "queue", "state", "error_code", "sent_at", "enqueued_at", "finished_at")
     tasks = (
-        _read(spark, "tasks", *columns)
+        read_table(spark, "tasks", *columns)
         .option("pushFilters", "true")
         .load()
         .where(f.col("state").isin(*STATES) & (ended_at >= f.lit(start)) & (ended_at < f.lit(end)))
@@ -67,7 +68,7 @@ def ended_tasks(spark: SparkSession, start: datetime, end: datetime) -> DataFram
             f.to_date("finished_at").alias("day"),
         )
     )
-    return tasks.join(_senders(spark), "horsies_task_id", "left").withColumn(
+    return tasks.join(senders(spark), "horsies_task_id", "left").withColumn(
         "dag_id", f.coalesce("dag_id", f.lit(NOT_BY_AIRFLOW))
     )
 
@@ -78,7 +79,7 @@ def attempts_of(spark: SparkSession, tasks: DataFrame, end: datetime) -> DataFra
     They are read after the tasks. The tasks have ended, so their attempts are complete.
     """
     columns = ("task_id", "attempt", "outcome", "will_retry", "error_code", "started_at", "finished_at", "worker_id")
-    reader = _read(spark, "attempts", *columns, "hostname").option("until", end.isoformat())
+    reader = read_table(spark, "attempts", *columns, "hostname").option("until", end.isoformat())
     (oldest,) = tasks.agg(f.date_format(f.min("sent_at"), "yyyy-MM-dd'T'HH:mm:ssXXX")).first() or (None,)
     attempts = (
         (reader if oldest is None else reader.option("since", oldest))
@@ -112,9 +113,9 @@ def attempts_of(spark: SparkSession, tasks: DataFrame, end: datetime) -> DataFra
             "will_retry",
             f.col("attempt_error_code").alias("error_code"),
             "started_at",
-            _seconds("started_at", "attempt_finished_at").alias("run_seconds"),
+            seconds_between("started_at", "attempt_finished_at").alias("run_seconds"),
             # Only the first attempt has the waiting time of a task.
-            f.when(f.col("is_first"), _seconds("sent_at", "started_at")).alias("wait_seconds"),
+            f.when(f.col("is_first"), seconds_between("sent_at", "started_at")).alias("wait_seconds"),
             "worker_id",
             "hostname",
         )
@@ -124,33 +125,41 @@ def attempts_of(spark: SparkSession, tasks: DataFrame, end: datetime) -> DataFra
 def _without_parked(attempts: DataFrame) -> DataFrame:
     """The attempts of a task numbered from 1, without those that ended only to wait for a signal."""
     of_task = Window.partitionBy("horsies_task_id").orderBy("attempt")
-    is_parked = f.col("will_retry") & f.col("attempt_error_code").eqNullSafe(AWAITING_SIGNAL)
     first = attempts.withColumn("is_first", f.col("attempt") == 1)
-    return first.where(~is_parked).withColumn("attempt", f.row_number().over(of_task))
+    return first.where(~is_parked("attempt_error_code")).withColumn("attempt", f.row_number().over(of_task))
 
 
-def _read(spark: SparkSession, table: str, *columns: str) -> DataFrameReader:
+def is_parked(code: str) -> Column:
+    """Whether an attempt ended only to wait for a signal or a time."""
+    return f.col("will_retry") & f.col(code).eqNullSafe(AWAITING_SIGNAL)
+
+
+def read_table(spark: SparkSession, table: str, *columns: str) -> DataFrameReader:
     """Read only these columns, as arguments and results can be large."""
     return spark.read.format("horsies").options(table=table, columns=",".join(columns))
 
 
-def _senders(spark: SparkSession) -> DataFrame:
+def senders(spark: SparkSession) -> DataFrame:
     """The first task instance that sent each task; later ones with the same idempotency key adopted it."""
     sent = f.struct("submitted_at", "dag_id", "run_id", "task_id", "map_index")
     columns = ("horsies_task_id", "submitted_at", "dag_id", "run_id", "task_id", "map_index")
-    first = _read(spark, "submissions", *columns).load().groupBy("horsies_task_id").agg(f.min(sent).alias("sent"))
+    first = read_table(spark, "submissions", *columns).load().groupBy("horsies_task_id").agg(f.min(sent).alias("sent"))
     return first.select("horsies_task_id", "sent.dag_id", "sent.run_id", "sent.task_id", "sent.map_index")
 
 
-def _seconds(start: str, end: str) -> Column:
+def seconds_between(start: str, end: str) -> Column:
     return (f.unix_micros(end) - f.unix_micros(start)) / f.lit(1_000_000)
 
 
 def _in_every_group(frame: DataFrame) -> DataFrame:
-    """One copy of each row for every group it belongs to."""
     groups = [("all", f.lit("")), ("dag", f.col("dag_id")), ("task", f.col("task_name")), ("queue", f.col("queue"))]
+    return in_every_group(frame, [group_of(name, value) for name, value in groups])
+
+
+def in_every_group(frame: DataFrame, groups: Sequence[Column]) -> DataFrame:
+    """One copy of each row for every group it belongs to, on its day and in the whole period."""
     return (
-        frame.withColumn("group", f.explode(f.array(*(_group(name, value) for name, value in groups))))
+        frame.withColumn("group", f.explode(f.array(*groups)))
         .withColumn("group_day", f.explode(f.array("day", f.lit(None).cast("date"))))
         .select(
             f.col("group.dimension").alias("dimension"), f.col("group.value").alias("value"), f.col("group_day"), "*"
@@ -158,7 +167,7 @@ def _in_every_group(frame: DataFrame) -> DataFrame:
     )
 
 
-def _group(name: str, value: Column) -> Column:
+def group_of(name: str, value: Column) -> Column:
     return f.struct(f.lit(name).alias("dimension"), value.alias("value"))
 
 
@@ -175,13 +184,13 @@ def _groups(tasks: DataFrame, attempts: DataFrame) -> DataFrame:
         f.count("attempt").alias("attempts"),
         f.count_if(f.col("attempt") > 1).alias("retries"),
         f.count_if((f.col("attempt") > 1) & (f.col("outcome") == "COMPLETED")).alias("healed"),
-        *_percentiles("wait"),
-        *_percentiles("run"),
+        *percentiles("wait"),
+        *percentiles("run"),
     )
     return figures.withColumn("success_rate", f.col("completed") / f.col("tasks")).orderBy("dimension", "value", "day")
 
 
-def _percentiles(what: str) -> list[Column]:
+def percentiles(what: str) -> list[Column]:
     """Exact percentiles, interpolated between the two nearest values like percentile_cont of Postgres."""
     column = f"{what}_seconds"
     return [f.percentile(column, rank).alias(f"{what}_p{round(rank * 100)}") for rank in PERCENTILES]

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import cache
 from html import escape
 from importlib.resources import files
-from typing import Any
 
+from airflow_horsies.report.markup import (
+    MAX_ROWS,
+    NOTHING,
+    PERCENTILES,
+    STATES,
+    Row,
+    bar,
+    number,
+    percent,
+    percentiles,
+    seconds,
+    section,
+)
 from airflow_horsies.report.plots import Scale, Series, bars, lines
+from airflow_horsies.report.workflow_section import workflow_section
 
-Row = Mapping[str, Any]
-MAX_ROWS = 50
-NOTHING = "\u2013"
-STATES = ("completed", "failed", "expired", "cancelled")
-PERCENTILES = (("p50", "running"), ("p95", "expired"), ("p99", "failed"))
 GROUP_COLUMNS = ("Tasks", "Success", "Failed", "Expired", "Cancelled", "Retries", "Healed", "Wait p50 / p95 / p99")
 RUN_COLUMN = "Run p50 / p95 / p99"
 
@@ -46,9 +54,12 @@ def render_page(
     errors: Sequence[Row],
     slowest: Sequence[Row],
     workers: Sequence[Row],
+    workflows: Sequence[Row] = (),
+    nodes: Sequence[Row] = (),
+    failed_nodes: Sequence[Row] = (),
     made_at: datetime,
 ) -> str:
-    """Render the rows of Figures."""
+    """Render the rows of Figures and WorkflowFigures."""
     whole = [row for row in groups if row["day"] is None]
     of_days = [row for row in groups if row["day"] is not None and row["dimension"] == "all"]
     total = next((row for row in whole if row["dimension"] == "all"), None)
@@ -69,6 +80,7 @@ def render_page(
                 _workers(workers),
             ]
         )
+    content += workflow_section(period.days, workflows, nodes, failed_nodes)
     return _template().format(
         style=_style(),
         period=escape(f"{_instant(period.start)} to {_instant(period.end)}, UTC"),
@@ -138,35 +150,33 @@ def _errors(rows: Sequence[Row]) -> str:
     cells = [
         [
             f"<code>{escape(row['error_code'])}</code>",
-            _bar(row["times"] / most, "failed") + escape(number(row["times"])),
+            bar(row["times"] / most, "failed") + escape(number(row["times"])),
             escape(number(row["tasks"])),
             escape(number(row["retried"])),
         ]
         for row in rows[:MAX_ROWS]
     ]
-    return _section("Error codes", ("Code", "Times", "Tasks", "Retried"), cells, len(rows), "Nothing failed.")
+    return section("Error codes", ("Code", "Times", "Tasks", "Retried"), cells, len(rows), "Nothing failed.")
 
 
 def _group_table(title: str, rows: Sequence[Row]) -> str:
     rows = sorted(rows, key=lambda row: (-row["tasks"], row["value"]))
     cells = [[f"<code>{escape(row['value'])}</code>", *_group_cells(row)] for row in rows[:MAX_ROWS]]
-    return _section(title, (title[:-1], *GROUP_COLUMNS, RUN_COLUMN), cells, len(rows))
+    return section(title, (title[:-1], *GROUP_COLUMNS, RUN_COLUMN), cells, len(rows))
 
 
 def _days_table(rows: Sequence[Row]) -> str:
     cells = [
         [escape(f"{row['day']:%A, %-d %B}"), *_group_cells(row)] for row in sorted(rows, key=lambda row: row["day"])
     ]
-    return _section("Days", ("Day", *GROUP_COLUMNS, RUN_COLUMN), cells, len(cells))
+    return section("Days", ("Day", *GROUP_COLUMNS, RUN_COLUMN), cells, len(cells))
 
 
 def _group_cells(row: Row) -> list[str]:
-    percentiles = [
-        escape(" / ".join(seconds(row[f"{what}_{name}"]) for name, _ in PERCENTILES)) for what in ("wait", "run")
-    ]
+    times = [escape(percentiles(row, what)) for what in ("wait", "run")]
     counts = [escape(number(row[name])) for name in ("failed", "expired", "cancelled", "retries", "healed")]
-    rate = _bar(row["success_rate"], "completed") + escape(percent(row["success_rate"]))
-    return [escape(number(row["tasks"])), rate, *counts, *percentiles]
+    rate = bar(row["success_rate"], "completed") + escape(percent(row["success_rate"]))
+    return [escape(number(row["tasks"])), rate, *counts, *times]
 
 
 def _slowest(rows: Sequence[Row]) -> str:
@@ -177,14 +187,14 @@ def _slowest(rows: Sequence[Row]) -> str:
             f"<code>{escape(_sender(row))}</code>",
             escape(number(row["attempt"])),
             escape(row["outcome"].lower()),
-            _bar(row["run_seconds"] / longest, "running") + escape(seconds(row["run_seconds"])),
+            bar(row["run_seconds"] / longest, "running") + escape(seconds(row["run_seconds"])),
             escape(_instant(row["started_at"])),
             escape(row["hostname"] or NOTHING),
         ]
         for row in rows
     ]
     columns = ("Task", "Sent by", "Attempt", "Outcome", "Run time", "Started", "Worker's host")
-    return _section("Slowest attempts", columns, cells, len(cells), "No attempt was made.")
+    return section("Slowest attempts", columns, cells, len(cells), "No attempt was made.")
 
 
 def _sender(row: Row) -> str:
@@ -208,59 +218,13 @@ def _workers(rows: Sequence[Row]) -> str:
             escape(number(attempts)),
             escape(number(failed)),
             escape(seconds(busy)),
-            _bar(busy / all_busy, "running") + escape(percent(busy / all_busy)),
+            bar(busy / all_busy, "running") + escape(percent(busy / all_busy)),
         ]
         for (hostname, worker_id), (attempts, failed, busy) in sorted(sums.items(), key=lambda item: -item[1][2])
     ]
     columns = ("Host", "Worker", "Attempts", "Not completed", "Busy", "Share of the work")
-    return _section("Workers", columns, cells[:MAX_ROWS], len(cells), "No worker made an attempt.")
-
-
-def _section(
-    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], found: int, empty: str = "None."
-) -> str:
-    """Render a table; the cells are already HTML."""
-    if not rows:
-        return f"<section><h2>{escape(title)}</h2><p>{escape(empty)}</p></section>"
-    head = "".join(f'<th scope="col">{escape(column)}</th>' for column in columns)
-    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
-    more = (
-        f"<p>The first {len(rows)} of {number(found)} rows. The Parquet files contain all rows.</p>"
-        if found > len(rows)
-        else ""
-    )
-    return (
-        f'<section><h2>{escape(title)}</h2><div class="scroll"><table><thead><tr>{head}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>{more}</section>"
-    )
-
-
-def _bar(part: float, colour: str) -> str:
-    return f'<svg class="bar" viewBox="0 0 100 8"><rect class="{colour}" width="{100 * part:.1f}" height="8"/></svg>'
+    return section("Workers", columns, cells[:MAX_ROWS], len(cells), "No worker made an attempt.")
 
 
 def _instant(instant: datetime) -> str:
     return f"{instant.astimezone(UTC):%Y-%m-%d %H:%M}"
-
-
-def number(value: float) -> str:
-    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}"
-
-
-def percent(part: float | None) -> str:
-    """Shows 100 % only if the part is exactly 1."""
-    if part is None:
-        return NOTHING
-    rounded = f"{100 * part:.1f}"
-    if rounded == "100.0" and part < 1:
-        return "> 99.9 %"
-    return f"{rounded.removesuffix('.0')} %"
-
-
-def seconds(value: float | None) -> str:
-    if value is None:
-        return NOTHING
-    for least, divisor, unit in ((3600, 3600, "h"), (120, 60, "min"), (1, 1, "s")):
-        if value >= least:
-            return f"{value / divisor:.3g} {unit}" if value / divisor < 1000 else f"{value / divisor:,.0f} {unit}"
-    return f"{value * 1000:.3g} ms"

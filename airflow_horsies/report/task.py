@@ -19,13 +19,19 @@ from airflow_horsies.core.environment import REPORT_FOLDER
 from airflow_horsies.core.report import Report
 from airflow_horsies.report.figures import Figures, attempts_of, compute_figures, ended_tasks
 from airflow_horsies.report.page import Period, render_page
+from airflow_horsies.report.workflow_figures import (
+    WorkflowFigures,
+    compute_workflow_figures,
+    ended_workflows,
+    nodes_of,
+)
 from airflow_horsies.source.connecting import find_database
 from airflow_horsies.worker import TaskFault, progress, spark_task
 from airflow_horsies.worker.settings import SettingsError
 
 REPORT_TASK = "horsies.reliability_report"
 REPORT_NAME = "reliability"
-TABLES = tuple(field.name for field in fields(Figures))
+TABLES = tuple(field.name for kind in (Figures, WorkflowFigures) for field in fields(kind))
 
 
 def add_report_task(app: Horsies, *, folder: str | None = None, name: str = REPORT_TASK, **options: Any) -> None:
@@ -49,7 +55,7 @@ def add_report_task(app: Horsies, *, folder: str | None = None, name: str = REPO
 
     @spark_task(app, name, **options)
     def reliability_report(spark: SparkSession, *, start: AwareDatetime, end: AwareDatetime) -> dict[str, Any]:
-        """Report the tasks that ended from ``start``, inclusive, to ``end``, exclusive."""
+        """Report the tasks and workflows that ended from ``start``, inclusive, to ``end``, exclusive."""
         if end <= start:
             raise TaskFault(
                 "BAD_INPUT", f"Argument end must be after start: {end.isoformat()} is not after {start.isoformat()}."
@@ -68,10 +74,14 @@ def write_report(spark: SparkSession, period: Period, folder: str) -> dict[str, 
     attempts = attempts_of(spark, tasks, period.end).cache()
     print(f"{found:,} tasks ended from {period.start} to {period.end}.")
     figures = compute_figures(tasks, attempts)
+    workflows = ended_workflows(spark, period.start, period.end).cache()
+    print(f"{workflows.count():,} workflows ended.")
+    of_workflows = compute_workflow_figures(workflows, nodes_of(spark, workflows, period.end).cache())
     rows: dict[str, list[dict[str, Any]]] = {}
     for done, table in enumerate(TABLES, start=1):
         progress(done, len(TABLES) + 1, f"Computing the {table}")
-        rows[table] = _write_table(spark, getattr(figures, table), f"{folder}/{table}/period={period.key}")
+        frame = getattr(figures if hasattr(figures, table) else of_workflows, table)
+        rows[table] = _write_table(spark, frame, f"{folder}/{table}/period={period.key}")
     page = render_page(period, **rows, made_at=datetime.now(UTC))
     place = _write_page(page, folder, period)
     report = Report(name=REPORT_NAME, period_start=period.start, period_end=period.end, location=place or folder)

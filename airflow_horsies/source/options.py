@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import ClassVar, Self
 
 from airflow_horsies.exceptions import SourceError
-from airflow_horsies.source.tables import ATTEMPTS, Column, Table, find_table
+from airflow_horsies.source.tables import ATTEMPTS, TABLES, Column, Table, find_table
 
 BATCH_OPTIONS = ("table", "columns", "since", "until", "partitions", "snapshotSeconds", "pushFilters", "service")
 SECRETS = ("url", "dsn", "conninfo", "password", "user", "passfile", "sslkey", "sslpassword", "host", "dbname")
@@ -36,9 +36,7 @@ class Options:
         named = {name.lower(): value for name, value in given.items()}
         _require_known(named, (*BATCH_OPTIONS, *also))
         if "table" not in named:
-            raise SourceError(
-                "Option table is missing. Set option('table', ...) to tasks, attempts, submissions or workers."
-            )
+            raise SourceError(f"Option table is missing. Set option('table', ...) to one of {', '.join(TABLES)}.")
         table = find_table(named["table"])
         since, until = _instant(named, "since"), _instant(named, "until")
         if since is not None and until is not None and since > until:

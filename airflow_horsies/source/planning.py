@@ -9,7 +9,7 @@ from datetime import datetime
 from airflow_horsies.client.scanning import find_wire, measure_tables, require_ledger, sample_submissions
 from airflow_horsies.core.paging import Slice
 from airflow_horsies.db.statement import Script
-from airflow_horsies.source.tables import ATTEMPTS, SUBMISSIONS, TASKS, WORKERS, Table
+from airflow_horsies.source.tables import ATTEMPTS, NODES, SUBMISSIONS, TASKS, WORKERS, WORKFLOWS, Table
 
 # Some thousand rows, which is enough for the quantiles of a time.
 SAMPLE_BYTES = 2_000_000
@@ -27,7 +27,13 @@ def cut(table: Table, whole: Slice, parts: int) -> Script[list[Slice]]:
         rows = yield sample_submissions(whole, percent)
     else:
         wire = yield from find_wire()
-        sample = {TASKS.name: wire.sample_tasks, ATTEMPTS.name: wire.sample_attempts, WORKERS.name: wire.sample_workers}
+        sample = {
+            TASKS.name: wire.sample_tasks,
+            ATTEMPTS.name: wire.sample_attempts,
+            WORKFLOWS.name: wire.sample_workflows,
+            NODES.name: wire.sample_nodes,
+            WORKERS.name: wire.sample_workers,
+        }
         rows = yield sample[table.name](whole, percent)
     return slices(whole, quantiles([(row["at"], row["key"]) for row in rows if row["at"] is not None], parts))
 

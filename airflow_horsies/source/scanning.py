@@ -10,7 +10,7 @@ from psycopg import sql
 from airflow_horsies.client.scanning import find_wire, require_ledger, scan_submissions
 from airflow_horsies.core.paging import Slice
 from airflow_horsies.db.statement import Script, Statement
-from airflow_horsies.source.tables import ATTEMPTS, SUBMISSIONS, TASKS, WORKERS, Column, Kind, Table
+from airflow_horsies.source.tables import ATTEMPTS, NODES, SUBMISSIONS, TASKS, WORKERS, WORKFLOWS, Column, Kind, Table
 
 COPY = sql.SQL("COPY (SELECT {columns} FROM ({rows}) AS scanned WHERE {condition}) TO STDOUT")
 COPY_WHOLE = sql.SQL("COPY ({rows}) TO STDOUT")
@@ -40,7 +40,13 @@ def scan(table: Table, part: Slice, *, filtered: bool = False) -> Script[Scan]:
         if filtered:
             return Scan((wire.scan_live_attempts(part), wire.scan_ended_attempts(part)))
         return Scan((wire.scan_live_attempts(part),), wire.scan_snapshots(part))
-    return Scan(({TASKS.name: wire.scan_tasks, WORKERS.name: wire.scan_workers}[table.name](part),))
+    scans = {
+        TASKS.name: wire.scan_tasks,
+        WORKFLOWS.name: wire.scan_workflows,
+        NODES.name: wire.scan_nodes,
+        WORKERS.name: wire.scan_workers,
+    }
+    return Scan((scans[table.name](part),))
 
 
 def copy_out(rows: Statement, columns: Sequence[Column], condition: sql.Composable) -> sql.Composed:

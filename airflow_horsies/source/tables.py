@@ -143,6 +143,42 @@ SUBMISSIONS = Table(
     time="submitted_at",
     relations=("airflow_horsies.submissions",),
 )
+WORKFLOWS = Table(
+    "workflows",
+    (
+        *_columns(Kind.ID, "workflow_id"),
+        *_columns(Kind.TEXT, "name definition_key state on_error"),
+        *_columns(Kind.INTEGER, "depth"),
+        *_columns(Kind.ID, "root_workflow_id parent_workflow_id"),
+        *_columns(Kind.INTEGER, "parent_node output_node"),
+        *_columns(Kind.TIME, "created_at sent_at started_at finished_at updated_at"),
+        *_columns(Kind.TEXT, "error_code error result"),
+    ),
+    time="created_at",
+    relations=("horsies_workflows",),
+)
+NODES = Table(
+    "nodes",
+    (
+        *_columns(Kind.ID, "workflow_id root_workflow_id"),
+        *_columns(Kind.TEXT, "workflow_name"),
+        *_columns(Kind.INTEGER, "node"),
+        *_columns(Kind.TEXT, "node_name task_name queue"),
+        *_columns(Kind.INTEGER, "priority"),
+        *_columns(Kind.TEXT, "state"),
+        *_columns(Kind.BOOLEAN, "is_workflow"),
+        *_columns(Kind.TEXT, "definition_key"),
+        *_columns(Kind.ID, "sub_workflow_id task_id"),
+        *_columns(Kind.TEXTS, "after"),
+        *_columns(Kind.TEXT, "join_type"),
+        *_columns(Kind.INTEGER, "min_success"),
+        *_columns(Kind.BOOLEAN, "allow_failed"),
+        *_columns(Kind.TIME, "created_at started_at finished_at"),
+        *_columns(Kind.TEXT, "error_code kwargs result"),
+    ),
+    time="created_at",
+    relations=("horsies_workflow_tasks",),
+)
 WORKERS = Table(
     "workers",
     (
@@ -159,7 +195,7 @@ WORKERS = Table(
     time="snapshot_at",
     relations=("horsies_worker_states",),
 )
-TABLES = {table.name: table for table in (TASKS, ATTEMPTS, SUBMISSIONS, WORKERS)}
+TABLES = {table.name: table for table in (TASKS, ATTEMPTS, SUBMISSIONS, WORKFLOWS, NODES, WORKERS)}
 
 
 def find_table(name: str) -> Table:

@@ -193,6 +193,13 @@ class Wire:
     def scan_workers(self, part: Slice) -> Statement:
         return Statement(sql_text(PACKAGE, "scan_workers"), part.params)
 
+    def scan_workflows(self, part: Slice) -> Statement:
+        return Statement(sql_text(PACKAGE, "scan_workflows"), part.params)
+
+    def scan_nodes(self, part: Slice) -> Statement:
+        """The nodes of workflows."""
+        return Statement(sql_text(PACKAGE, "scan_nodes"), part.params)
+
     def sample_tasks(self, part: Slice, percent: float) -> Statement:
         return Statement(self._sql("sample_tasks"), {**part.params, "percent": percent})
 
@@ -201,6 +208,12 @@ class Wire:
 
     def sample_workers(self, part: Slice, percent: float) -> Statement:
         return Statement(sql_text(PACKAGE, "sample_workers"), {**part.params, "percent": percent})
+
+    def sample_workflows(self, part: Slice, percent: float) -> Statement:
+        return Statement(sql_text(PACKAGE, "sample_workflows"), {**part.params, "percent": percent})
+
+    def sample_nodes(self, part: Slice, percent: float) -> Statement:
+        return Statement(sql_text(PACKAGE, "sample_nodes"), {**part.params, "percent": percent})
 
     def tail_attempts(self, *, since: datetime | None, from_transaction: int, to_transaction: int) -> Statement:
         """The attempts that a range of transactions made final; ``since`` is a time before all of them."""

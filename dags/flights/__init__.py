@@ -1,1 +1,3 @@
-"""The example pipeline's side that runs on horsies workers; its DAGs are flights_daily.py and flights_monthly.py."""
+"""The example pipeline's side that runs on horsies workers; its DAGs are flights_daily.py, flights_monthly.py and
+flights_models.py.
+"""

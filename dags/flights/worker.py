@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import flights.models  # noqa: F401 - registers its tasks
 from airflow_horsies.report import add_report_task
 from flights.tasks import app
 

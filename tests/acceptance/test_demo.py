@@ -112,9 +112,12 @@ def assert_tells_the_story(output: str) -> None:
         rf"processed {DAYS} days of January 2013 in [\d.]+ minutes: {len(flights):,} flights,\n{cancelled} of them",
         r"flights\.enrich +COMPLETED +1 +FAILED +[\d.]+ +WEATHER_UNAVAILABLE: .*\(retried\)\n +2 +COMPLETED",
         r"flights\.validate +FAILED +1 +FAILED +[\d.]+ +QUALITY_GATE_FAILED: ",
+        r"in minutes per hour of the day:\nEWR [+-][\d.]+, JFK [+-][\d.]+, LGA [+-][\d.]+\. Three",
+        r"it went on without HPN \(NO_FLIGHTS\)\.\n.* the demo sent the signal of approval, and published 3 models\.",
         r"The reliability report counts [\d,]+ tasks, of which 9\d\.\d% completed",
         rf"The pipeline's last day +http://\S+/dags/flights_daily/runs/\S*2013-01-{FIRST_DAY + DAYS - 1:02}",
         r"The healed task's attempts +http://\S+2013-01-08\S+/tasks/enrich/plugin/horsies-task",
+        r"The workflow +http://\S+/dags/flights_models/runs/\S+/tasks/models/plugin/horsies-task",
         r"The report +http://\S+/horsies/reports/reliability/",
     ):
         assert re.search(line, output), f"{line} is not in\n{output}"
@@ -151,6 +154,16 @@ def test_totals_are_those_of_the_raw_data(finished: Finished) -> None:
     pd.testing.assert_frame_equal(found, expected.sort_index(), check_index_type=False)
 
 
+def test_models_are_those_of_the_raw_data(finished: Finished) -> None:
+    published = pd.read_parquet(finished.folder / "lake" / "models" / "month=2013-01").set_index("origin").sort_index()
+    departed = raw_flights().dropna(subset=["dep_delay"]).groupby("origin")
+    slopes = departed[["hour", "dep_delay"]].apply(
+        lambda rows: rows["hour"].cov(rows["dep_delay"]) / rows["hour"].var()
+    )
+    assert published["flights"].to_dict() == departed.size().to_dict()
+    assert published["minutes_per_hour"].to_dict() == pytest.approx(slopes.to_dict(), abs=0.001)
+
+
 @pytest.mark.skipif(find_browser() is None, reason="no Chromium or Chrome is installed")
 def test_the_report_opens_in_a_browser_without_a_network(finished: Finished) -> None:
     told = re.search(r"The report is in:\n +(/.*\.html)", finished.output)
@@ -166,6 +179,8 @@ def test_the_report_opens_in_a_browser_without_a_network(finished: Finished) -> 
         expect(page.get_by_role("cell", name="flights_daily", exact=True)).to_be_visible()
         expect(page.get_by_role("cell", name="WEATHER_UNAVAILABLE")).to_be_visible()
         expect(page.get_by_role("img", name="Run time of attempts")).to_be_visible()
+        expect(page.get_by_role("img", name="Duration of workflows")).to_be_visible()
+        expect(page.get_by_role("cell", name="models / HPN").first).to_be_visible()
         tasks = re.search(r"report counts ([\d,]+) tasks", finished.output)
         assert tasks
         expect(page.locator(".tiles strong").first).to_have_text(tasks[1])

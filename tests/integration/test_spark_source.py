@@ -27,6 +27,7 @@ from airflow_horsies.models import TaskSpec
 from airflow_horsies.wire.decoding import decode_attempts
 from tests.integration.conftest import make_worker
 from tests.integration.many_tasks import fill
+from tests.integration.many_workflows import fill_workflows
 from tests.integration.releases import keeps_history
 from tests.integration.spark_session import open_spark, spark_environ
 
@@ -43,6 +44,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
 TASKS = 2_400
+WORKFLOWS = 600
 SECRET = "a-secret-that-nobody-shall-see"
 FILTERS = (
     "outcome = 'FAILED' AND attempt = 2",
@@ -123,6 +125,8 @@ def filled(postgres: EmbeddedPostgres, template: str, release: str, serve: Serve
     session.close()
     with psycopg.connect(**args) as connection:
         fill(connection, tasks=TASKS, days=3, keeps_history=keeps_history(release))
+    with psycopg.connect(**args) as connection:
+        fill_workflows(connection, workflows=WORKFLOWS, keeps_history=keeps_history(release))
     yield serve(name)
     postgres.drop_database(name)
 
@@ -152,6 +156,10 @@ def expected(postgres: EmbeddedPostgres, database: str, table: str, release: str
             for row in found:
                 for name in ("queue_priorities", "queue_max_concurrency", "recovery_config"):
                     row[name] = None if row[name] is None else json.dumps(row[name])
+        elif table == "workflows":
+            found = _workflows(connection)
+        elif table == "nodes":
+            found = _nodes(connection)
         elif table == "submissions":
             found = connection.execute("SELECT * FROM airflow_horsies.submissions").fetchall()
             for row in found:
@@ -177,6 +185,46 @@ def expected(postgres: EmbeddedPostgres, database: str, table: str, release: str
                 found = list(_attempts(connection, found))
     names = [column.name for column in TABLES[table].columns]
     return sorted(({name: row[name] for name in names} for row in found), key=repr)
+
+
+def _workflows(connection: psycopg.Connection[Any]) -> list[dict[str, Any]]:
+    found = connection.execute("SELECT * FROM horsies_workflows").fetchall()
+    for row in found:
+        ended = row["status"] in ("COMPLETED", "FAILED", "CANCELLED", "EXPIRED")
+        row.update(workflow_id=str(row["id"]), state=row["status"], root_workflow_id=str(row["root_workflow_id"]))
+        row.update(parent_workflow_id=row["parent_workflow_id"] and str(row["parent_workflow_id"]))
+        row.update(parent_node=row["parent_task_index"], output_node=row["output_task_index"])
+        row["finished_at"] = (row["completed_at"] or row["updated_at"]) if ended else None
+        row["error_code"] = _code(row["error"]) if row["status"] != "COMPLETED" else None
+    return found
+
+
+def _nodes(connection: psycopg.Connection[Any]) -> list[dict[str, Any]]:
+    workflows = {row["workflow_id"]: row for row in _workflows(connection)}
+    found = connection.execute("SELECT * FROM horsies_workflow_tasks").fetchall()
+    names = {
+        (row["workflow_id"], row["task_index"]): str(row["task_index"]) if row["node_id"] is None else row["node_id"]
+        for row in found
+    }
+    for row in found:
+        row["after"] = [names[row["workflow_id"], index] for index in sorted(row["dependencies"])]
+        row["node_name"] = names[row["workflow_id"], row["task_index"]]
+        row.update(node=row["task_index"], state=row["status"], finished_at=row["completed_at"])
+        row.update(queue=row["queue_name"], is_workflow=row["is_subworkflow"], kwargs=row["task_kwargs"])
+        row.update(definition_key=row["sub_definition_key"], allow_failed=row["allow_failed_deps"])
+        row.update({name: row[name] and str(row[name]) for name in ("workflow_id", "task_id", "sub_workflow_id")})
+        row["workflow_name"] = workflows[row["workflow_id"]]["name"]
+        row["root_workflow_id"] = workflows[row["workflow_id"]]["root_workflow_id"]
+        envelope = json.loads(row["result"] or "null") if row["status"] == "FAILED" else None
+        row["error_code"] = envelope and _code(json.dumps(envelope["err"]))
+    return found
+
+
+def _code(error: str | None) -> str | None:
+    if error is None or not error.startswith("{"):
+        return None
+    code = json.loads(error)["error_code"]
+    return code["__builtin_task_code__"] if isinstance(code, dict) else code
 
 
 def _attempts(connection: psycopg.Connection[Any], tasks: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -251,7 +299,7 @@ def test_only_the_columns_that_are_asked_for_are_read(spark: SparkSession, fille
 def test_since_and_until_are_by_the_time_of_the_table(
     spark: SparkSession, postgres: EmbeddedPostgres, filled: str, release: str
 ) -> None:
-    for table, time_column in (("tasks", "enqueued_at"), ("attempts", "finished_at")):
+    for table, time_column in (("tasks", "enqueued_at"), ("attempts", "finished_at"), ("nodes", "created_at")):
         wanted = expected(postgres, filled, table, release)
         times = sorted(row[time_column] for row in wanted)
         since, until = times[len(times) // 3], times[len(times) // 2]
@@ -264,6 +312,26 @@ def test_filters_mean_in_postgres_what_they_mean_in_spark(spark: SparkSession, f
     for condition in FILTERS:
         frame = read(spark, filled, "attempts", pushFilters="true").where(condition).select("task_id", "attempt")
         assert rows(frame) == rows(kept.where(condition).select("task_id", "attempt")), condition
+
+
+@pytest.mark.both_releases
+def test_filters_of_workflows_mean_in_postgres_what_they_mean_in_spark(
+    spark: SparkSession, postgres: EmbeddedPostgres, filled: str, release: str
+) -> None:
+    kept = spark.createDataFrame(read(spark, filled, "nodes").toArrow())
+    some = expected(postgres, filled, "nodes", release)[0]["root_workflow_id"]
+    for condition in (
+        "error_code = 'BAD_PART' OR error_code IS NULL AND state = 'FAILED'",
+        "is_workflow AND NOT (state = 'RUNNING') AND min_success IS NULL",
+        f"root_workflow_id = '{some}'",
+        f"workflow_id IN ('{some}', 'no uuid') AND node > 1",
+        "workflow_name LIKE '%3' AND node_name <> '1'",
+        "array_contains(after, '1')",
+    ):
+        frame = read(spark, filled, "nodes", pushFilters="true").where(condition).select("workflow_id", "node")
+        found = rows(frame)
+        assert found, condition
+        assert found == rows(kept.where(condition).select("workflow_id", "node")), condition
 
 
 def test_what_postgres_filters_is_not_filtered_again(spark: SparkSession, filled: str) -> None:
@@ -406,7 +474,7 @@ def test_how_to_log_in_is_nowhere_to_be_seen(
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"table": "nothing"}, "tasks, attempts, submissions, workers"),
+        ({"table": "nothing"}, "tasks, attempts, submissions, workflows, nodes, workers"),
         ({"table": "tasks", "url": "postgresql://"}, "HORSIES_DATABASE_URL"),
         ({"table": "tasks", "columns": "task_id,no"}, "has no column 'no'"),
     ],

@@ -51,6 +51,13 @@ GOOD = Outcome(
     days=Counter({"success": ALL_DAYS}),
     month={"days": ALL_DAYS, "flights": 27004, "cancelled": 521},
     quarantined=21,
+    models={
+        "month": "2013-01",
+        "models": 3,
+        "minutes_per_hour": {"EWR": 1.25, "JFK": 0.5, "LGA": -0.125},
+        "left_out": {"HPN": "NO_FLIGHTS"},
+        "approved_by": "the demo",
+    },
     healed=view("flights.enrich", TaskState.COMPLETED, "WEATHER_UNAVAILABLE", None),
     broken=view("flights.validate", TaskState.FAILED, "QUALITY_GATE_FAILED"),
     report={"tasks": 220, "success_rate": 219 / 220, "retries": 1, "page": "/reports/pages/week.html"},
@@ -68,6 +75,7 @@ GOOD = Outcome(
             {"healed": view("flights.enrich", TaskState.COMPLETED, None)},
             ["The weather of 2013-01-08 was not read after a retry."],
         ),
+        ({"models": {"models": 2}}, ["The models of the airports were not published after the approval."]),
         (
             {"broken": view("flights.validate", TaskState.FAILED, "WORKER_CRASHED")},
             ["2013-02-01 did not fail the quality gate."],
@@ -86,6 +94,9 @@ def test_the_summary_tells_what_happened(capsys: pytest.CaptureFixture[str]) -> 
         "27,004 flights,\n521 of them cancelled. The quality gate quarantined 21 rows",
         "WEATHER_UNAVAILABLE: because (retried)",
         "QUALITY_GATE_FAILED: because",
+        "in minutes per hour of the day:\nEWR +1.25, JFK +0.50, LGA -0.12. Three",
+        "it went on without HPN (NO_FLIGHTS).\n",
+        "until the demo sent the signal of approval, and published 3 models.",
         "counts 220 tasks, of which 99.5% completed. Retries: 1. The report is in:\n  /reports/pages/week.html",
     ):
         assert part in output

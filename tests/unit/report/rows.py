@@ -75,6 +75,92 @@ def worker(hostname: str = "node-1", worker_id: str = "w1", **given: Any) -> dic
     }
 
 
+def workflow(dimension: str = "all", value: str = "", day: date | None = None, **given: Any) -> dict[str, Any]:
+    return {
+        "dimension": dimension,
+        "value": value,
+        "day": day,
+        "workflows": 12,
+        "completed": 9,
+        "failed": 2,
+        "expired": 0,
+        "cancelled": 1,
+        "success_rate": 0.75,
+        "duration_p50": 0.4,
+        "duration_p95": 31.0,
+        "duration_p99": 5400.0,
+        "nodes": 60,
+        "nodes_completed": 57,
+        "nodes_failed": 3,
+        "nodes_skipped": 4,
+        "node_success_rate": 0.95,
+        "wait_p50": 0.02,
+        "wait_p95": 0.5,
+        "wait_p99": 1.0,
+        "parked": 6,
+        "parked_seconds": 7200.0,
+        **given,
+    }
+
+
+def node(node_name: str = "train", **given: Any) -> dict[str, Any]:
+    return {
+        "workflow": "sales.models",
+        "inner_workflow": "sales.models",
+        "node_name": node_name,
+        "task_name": "sales.train",
+        "nodes": 12,
+        "completed": 10,
+        "failed": 2,
+        "skipped": 1,
+        "success_rate": 10 / 12,
+        "wait_p50": 0.02,
+        "wait_p95": 0.5,
+        "wait_p99": 1.0,
+        "run_p50": 3.0,
+        "run_p95": 9.0,
+        "run_p99": 9.5,
+        "parked": 0,
+        "parked_seconds": 0.0,
+        **given,
+    }
+
+
+def failed_node(node_name: str = "train", **given: Any) -> dict[str, Any]:
+    return {
+        "workflow": "sales.models",
+        "inner_workflow": "sales.one_shop",
+        "node_name": node_name,
+        "task_name": "sales.train",
+        "error_code": "TOO_FEW_SALES",
+        "times": 2,
+        "workflows": 2,
+        "tolerated": 1,
+        **given,
+    }
+
+
+def sample_workflows() -> dict[str, list[dict[str, Any]]]:
+    days = [MONDAY.date() + timedelta(days=at) for at in (0, 1, 2, 5, 6)]
+    return {
+        "workflows": [
+            workflow(),
+            *(
+                workflow(day=day, completed=3 + at, cancelled=at % 2, duration_p50=0.3 + at)
+                for at, day in enumerate(days)
+            ),
+            workflow("workflow", "sales.models", workflows=11),
+            workflow("workflow", "sales.month", workflows=1, completed=1, failed=0, cancelled=0, parked=0),
+            workflow("dag", "sales"),
+        ],
+        "nodes": [
+            node(),
+            node("approved", task_name="airflow_horsies.wait_for_signal", parked=6, parked_seconds=7200.0),
+        ],
+        "failed_nodes": [failed_node(), failed_node("parse", inner_workflow="sales.models", times=1)],
+    }
+
+
 def sample() -> dict[str, list[dict[str, Any]]]:
     days = [MONDAY.date() + timedelta(days=at) for at in range(7)]
     of_days = [

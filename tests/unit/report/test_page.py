@@ -7,8 +7,21 @@ from typing import Any
 
 import pytest
 
-from airflow_horsies.report.page import MAX_ROWS, Period, number, percent, render_page, seconds
-from tests.unit.report.rows import MONDAY, WEEK, attempt, error, group, sample, worker
+from airflow_horsies.report.markup import MAX_ROWS, number, percent, seconds
+from airflow_horsies.report.page import Period, render_page
+from tests.unit.report.rows import (
+    MONDAY,
+    WEEK,
+    attempt,
+    error,
+    failed_node,
+    group,
+    node,
+    sample,
+    sample_workflows,
+    worker,
+    workflow,
+)
 
 MADE_AT = datetime(2026, 1, 12, 3, 4, tzinfo=UTC)
 NOBODY: dict[str, list[dict[str, Any]]] = {"groups": [], "errors": [], "slowest": [], "workers": []}
@@ -47,8 +60,36 @@ def test_a_page_shows_totals_days_groups_errors_attempts_and_workers() -> None:
     assert words[words.index("w1") + 4] == "83.3 %"
 
 
+def test_a_page_shows_workflows_their_nodes_and_the_innermost_that_failed() -> None:
+    words = Outline(render_page(WEEK, **sample(), **sample_workflows(), made_at=MADE_AT)).words
+    for title in ("Workflows", "Workflows by day", "Workflows by name", "Workflows by DAG", "Nodes"):
+        assert title in words
+    assert words[words.index("sales.month") :][:3] == ["sales.month", "1", "75 %"]
+    failed = words[words.index("Innermost failed nodes") :]
+    begin = failed.index("sales.models / sales.one_shop / train")
+    assert failed[begin + 1 : begin + 6] == ["sales.train", "TOO_FEW_SALES", "2", "2", "1"]
+    assert "sales.models / parse" in failed
+    # Six nodes that were parked for two hours together.
+    assert "6 for 2 h" in failed
+    assert "Duration of workflows" in words
+
+
+def test_a_page_without_workflows_does_not_mention_them() -> None:
+    words = Outline(render_page(WEEK, **sample(), made_at=MADE_AT)).words
+    assert "Workflows" not in words
+
+
+def test_workflows_that_were_cancelled_before_a_task_ended_are_shown() -> None:
+    nothing = {f"{what}_{name}": None for what in ("wait", "duration") for name in ("p50", "p95", "p99")}
+    row = workflow("workflow", "none", nodes=0, node_success_rate=None, parked=0, **nothing)
+    words = Outline(render_page(WEEK, **NOBODY, workflows=[row], made_at=MADE_AT)).words
+    assert "No task ended in this period." in words
+    assert "none" in words
+    assert {"No node failed.", "No workflow had a node that runs a task."} <= set(words)
+
+
 def test_a_page_needs_nothing_but_itself() -> None:
-    page = render_page(WEEK, **sample(), made_at=MADE_AT)
+    page = render_page(WEEK, **sample(), **sample_workflows(), made_at=MADE_AT)
     outline = Outline(page)
     assert outline.tags.isdisjoint({"script", "link", "img", "iframe", "object", "base"})
     assert outline.attributes.isdisjoint({"src", "href", "onclick", "style"})
@@ -65,10 +106,14 @@ def test_hostile_words_stay_words() -> None:
         "errors": [error(HOSTILE)],
         "slowest": [attempt(task_name=HOSTILE, dag_id=HOSTILE, run_id=HOSTILE, hostname=HOSTILE, outcome=HOSTILE)],
         "workers": [worker(HOSTILE, HOSTILE)],
+        "workflows": [workflow("workflow", HOSTILE)],
+        "nodes": [node(HOSTILE, workflow=HOSTILE, inner_workflow=HOSTILE, task_name=HOSTILE)],
+        "failed_nodes": [failed_node(HOSTILE, task_name=HOSTILE, error_code=HOSTILE)],
     }
     outline = Outline(render_page(WEEK, **rows, made_at=MADE_AT))
     assert outline.tags.isdisjoint({"script", "img"})
-    assert outline.words.count(HOSTILE) == 9
+    assert outline.words.count(HOSTILE) == 13
+    assert f"{HOSTILE} / {HOSTILE}" in outline.words
 
 
 def test_a_period_without_tasks_says_so() -> None:
