@@ -6,7 +6,6 @@ or if the state has changed.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -37,7 +36,7 @@ from airflow_horsies.ui.threads import OwnThreadRoute
 
 CHANGED = "The task instance has started another workflow since the page was loaded. Reload the page."
 # Not in the audit log: it may be a secret.
-HIDDEN = "payload"
+HIDDEN = {"payload"}
 
 router = APIRouter(route_class=OwnThreadRoute)
 
@@ -72,14 +71,12 @@ class SignalBody(WorkflowBody):
     key: str = Field(min_length=8, max_length=MAX_DEDUP_CHARS // 2)
 
 
-def audit(event: str) -> Callable[..., Any]:
-    """Airflow's audit log, without what may be secret."""
+def audit(event: str, model: type[BaseModel]) -> Callable[..., Any]:
+    """Airflow's audit log of a valid body, without what may be secret."""
     log = action_logging(event=event)
 
     async def log_action(request: Request, session: SessionDep, user: GetUserDep) -> None:
-        content = json.loads(await request.body())
-        content.pop(HIDDEN, None)
-        body = json.dumps(content).encode()
+        body = model.model_validate_json(await request.body()).model_dump_json(exclude=HIDDEN).encode()
 
         async def receive() -> dict[str, Any]:
             return {"type": "http.request", "body": body, "more_body": False}
@@ -90,7 +87,7 @@ def audit(event: str) -> Callable[..., Any]:
 
 
 def may(event: str, body: type[BaseModel]) -> list[Any]:
-    return [*MAY_ACT, Depends(require_body(body)), Depends(audit(event))]
+    return [*MAY_ACT, Depends(require_body(body)), Depends(audit(event, body))]
 
 
 @router.post(INSTANCE + "/workflow/pause", dependencies=may("horsies_pause_workflow", WorkflowBody))

@@ -140,6 +140,9 @@ function showDetail(data) {
       }),
   );
   place.workflow.hidden = place.node.hidden = !isWorkflow(data);
+  // What a node did comes right after the graph.
+  const below = isWorkflow(data) ? place.values : place.attempts;
+  if (place.timeline.nextElementSibling !== below) below.before(place.timeline);
   place.values.hidden = isWorkflow(data);
   update(place.timeline, [data.tries, data.submissions.map((item) => item.segments)], () => story(data));
   if (isWorkflow(data)) {

@@ -77,7 +77,7 @@ export class WorkflowPanel {
       const data = await getJson(`${api}/workflow?${query(chosen)}`);
       this.#tree = new Tree(data);
       this.#problem.textContent = data.is_cut
-        ? `Only the first ${number(data.limit)} nodes are shown. The command 'airflow horsies workflow' shows others.`
+        ? `The workflow has more nodes than a page can show. These are the first ${number(data.limit)}.`
         : "";
     } catch (error) {
       if (asProblem(error).status !== 404) throw error;

@@ -35,7 +35,7 @@ export function actionButtons(tree, selected, look) {
     const id = `workflow-${action}`;
     return h(
       "button",
-      { type: "button", id, class: action === "cancel" ? "danger" : null, "data-focus": id, onclick },
+      { type: "button", id, class: action === "cancel" ? "small danger" : "small", "data-focus": id, onclick },
       text,
     );
   });

@@ -8,8 +8,8 @@ import { HEADER } from "./layout.js";
 import { moveFrom } from "./moving.js";
 import { countStates, describeCounts, describeNode, labelOf, stateClass, stateOf } from "./words.js";
 
-const CHAR = 6.9;
-const SMALL_CHAR = 6;
+const CHAR = 7.5;
+const SMALL_CHAR = 6.4;
 const MARGIN = 12;
 
 /**

@@ -29,7 +29,7 @@
 const SIZES = { task: [190, 46], workflow: [190, 60], group: [190, 60], tile: [150, 28] };
 export const HEADER = 28;
 const PAD = 14;
-const GAP_X = 52;
+const GAP_X = 44;
 const GAP_Y = 14;
 const TILE_GAP = 6;
 const PASSAGE = 6;
