@@ -25,7 +25,6 @@ __all__ = ["FoundNode", "ShownWorkflow", "find_node", "find_resume_queue", "read
 
 # Of a longer error of a node, the page shows what its task tells.
 ERROR_CHARS = 4_000
-MESSAGE_CHARS = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +47,7 @@ def read_shown_workflow(client: Client, workflow_id: str) -> ShownWorkflow:
     )
     view = client.drive(explain_grants(client.scope, read(look)))
     ids = [node.task_id for _, node in view.walk() if node.task_id is not None and _is_told_by_task(node)]
-    tasks = client.read(lambda wire: reading.read_tasks(wire, ids, whole=False, message_chars=MESSAGE_CHARS))
+    tasks = client.read(lambda wire: reading.read_tasks(wire, ids, whole=False))
     waiting = [task.id for task in tasks.values() if task.state is TaskState.PENDING and task.retry_count]
     parkings = client.read_parkings(waiting) if waiting else {}
     parked = {

@@ -15,7 +15,7 @@ from tests.acceptance.conftest import AirflowApi
 from tests.acceptance.test_ui import OpenWindow, browser, open_window
 
 pytestmark = [
-    pytest.mark.timeout(400),
+    pytest.mark.timeout(900),
     pytest.mark.skipif(find_browser() is None, reason="NO BROWSER: neither Chromium nor Chrome is installed"),
 ]
 expect.set_options(timeout=PATIENCE_SECONDS * 1000)

@@ -1,6 +1,6 @@
 // The workflow of a task instance: its graph, its nodes and what can be done with it.
 
-/** @import { NodeDetail, Submission, Workflow, WorkflowNode } from "../payloads.d.ts" */
+/** @import { NodeDetail, Submission, Workflow, WorkflowNode, WorkflowPart } from "../payloads.d.ts" */
 /** @import { LogPanel } from "./log.js" */
 
 import { since } from "../common/clock.js";
@@ -58,8 +58,8 @@ export class WorkflowPanel {
     this.#log = log;
     this.#look = look;
     const hint = h("p", { class: "quiet" }, CHOOSE);
-    this.#body.append(h("div", {}, this.#viewer.element), this.#list.element);
-    places.workflow.append(this.#head, this.#problem, this.#body, hint);
+    this.#body.append(h("div", {}, this.#viewer.element, hint), this.#list.element);
+    places.workflow.append(this.#head, this.#problem, this.#body);
   }
 
   /**
@@ -210,7 +210,7 @@ export class WorkflowPanel {
         h("span", { class: "quiet" }, ran(root)),
         h("span", { class: "actions" }, this.#viewer.tools, actionButtons(tree, this.#node(), this.#look)),
       ),
-      failure ? this.#failureBox(tree, failure) : null,
+      failure ? this.#failureBox(tree, failure) : errorBox(root),
       h(
         "div",
         { class: "count-bar", role: "img", "aria-label": label },
@@ -239,7 +239,18 @@ export class WorkflowPanel {
   }
 }
 
-/** @param {import("../payloads.d.ts").WorkflowPart} part */
+/**
+ * An error that is of no node: the workflow has expired, or could not be built.
+ *
+ * @param {WorkflowPart} part
+ */
+function errorBox({ error_code, error_message, error_url }) {
+  if (!error_code && !error_message) return null;
+  const code = error_code ? errorCode(error_code, error_url) : null;
+  return h("div", { class: "callout failed", id: "error" }, code, h("p", {}, error_message ?? ""));
+}
+
+/** @param {WorkflowPart} part */
 function ran({ started_at, finished_at }) {
   if (!started_at) return "not started yet";
   if (!finished_at) return since(started_at);
