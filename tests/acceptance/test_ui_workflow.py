@@ -18,7 +18,8 @@ pytestmark = [
     pytest.mark.timeout(900),
     pytest.mark.skipif(find_browser() is None, reason="NO BROWSER: neither Chromium nor Chrome is installed"),
 ]
-expect.set_options(timeout=PATIENCE_SECONDS * 1000)
+# A graph takes many steps, of Airflow and of the worker.
+LONG = 4 * PATIENCE_SECONDS * 1000
 
 __all__ = ["browser", "open_window"]
 
@@ -32,15 +33,17 @@ def window(open_window: OpenWindow) -> Window:
 
 def graph_node(frame: FrameLocator, name: str) -> Locator:
     """Of the drawing, by what a screen reader says of it."""
-    return frame.locator(f'.graph .node[aria-label*=" {name},"]').first
+    return frame.locator(f'.graph .node:is([aria-label^="Task {name},"], [aria-label^="Workflow {name},"])')
 
 
 def expect_state(frame: FrameLocator, name: str, state: str) -> None:
-    expect(graph_node(frame, name)).to_have_class(f"node task {state}")
+    expect(graph_node(frame, name)).to_have_class(f"node task {state}", timeout=LONG)
 
 
-def start(api: AirflowApi, window: Window, folder: Path) -> tuple[str, FrameLocator]:
+def start(api: AirflowApi, hook: HorsiesHook, window: Window, folder: Path) -> tuple[str, FrameLocator]:
     run_id = api.trigger(DAG_ID, folder=str(folder))
+    instance = TaskInstanceKey(dag_id=DAG_ID, run_id=run_id, task_id="graph")
+    api.until(lambda: bool(hook.read_submissions(instance)), LONG / 1000, "the start of the workflow")
     frame = window.open_instance(DAG_ID, run_id, "graph")
     expect_state(frame, "fetch", "running")
     return run_id, frame
@@ -67,7 +70,7 @@ def actions_of(frame: FrameLocator) -> list[str]:
 def test_the_graph_moves_and_a_failed_node_and_a_signal_are_seen_to(
     api: AirflowApi, hook: HorsiesHook, window: Window, tmp_path: Path
 ) -> None:
-    run_id, frame = start(api, window, tmp_path)
+    run_id, frame = start(api, hook, window, tmp_path)
     for name in ("check", "approval", "publish"):
         expect_state(frame, name, "pending")
     assert actions_of(frame) == ["pause", "signal", "cancel"]
@@ -76,7 +79,7 @@ def test_the_graph_moves_and_a_failed_node_and_a_signal_are_seen_to(
     (tmp_path / "fetched").touch()
     expect_state(frame, "fetch", "completed")
     expect_state(frame, "check", "failed")
-    expect(frame.locator("#workflow-state")).to_have_text("paused")
+    expect(frame.locator("#workflow-state")).to_have_text("paused", timeout=LONG)
     expect(frame.locator("#workflow-retry")).to_be_visible()
     assert actions_of(frame) == ["resume", "retry", "signal", "cancel"]
     # From the failure to its node, its attempts and what they say.
@@ -89,7 +92,7 @@ def test_the_graph_moves_and_a_failed_node_and_a_signal_are_seen_to(
     confirm(frame, "retry", "Retry them", "Again: check.")
     expect_state(frame, "check", "completed")
     # The workflow inside is folded, and opens by key.
-    expect(graph_node(frame, "pair")).to_have_class("node workflow completed")
+    expect(graph_node(frame, "pair")).to_have_class("node workflow completed", timeout=LONG)
     graph_node(frame, "pair").focus()
     window.page.keyboard.press("Enter")
     expect(graph_node(frame, "first")).to_be_visible()
@@ -113,7 +116,7 @@ def test_the_graph_moves_and_a_failed_node_and_a_signal_are_seen_to(
     frame.get_by_role("button", name="Send it").click()
     expect(frame.get_by_role("dialog")).to_contain_text("1 waiting task goes on.")
     frame.get_by_role("button", name="Close").last.click()
-    expect(frame.locator("#workflow-state")).to_have_text("completed")
+    expect(frame.locator("#workflow-state")).to_have_text("completed", timeout=LONG)
     expect_state(frame, "publish", "completed")
     expect(frame.locator(".actions button[id^=workflow-]")).to_have_count(0)
     window.shoot("workflow")
@@ -126,9 +129,9 @@ def test_the_graph_moves_and_a_failed_node_and_a_signal_are_seen_to(
 def test_a_workflow_is_paused_resumed_and_cancelled_from_the_page(
     api: AirflowApi, hook: HorsiesHook, window: Window, tmp_path: Path
 ) -> None:
-    run_id, frame = start(api, window, tmp_path)
+    run_id, frame = start(api, hook, window, tmp_path)
     confirm(frame, "pause", "Pause it", "Paused.")
-    expect(frame.locator("#workflow-state")).to_have_text("paused")
+    expect(frame.locator("#workflow-state")).to_have_text("paused", timeout=LONG)
     expect(frame.locator("#workflow-pause")).to_have_count(0)
     (tmp_path / "needed").touch()
     (tmp_path / "fetched").touch()
@@ -153,7 +156,7 @@ def test_what_somebody_else_did_meanwhile_is_not_done_twice(
     api: AirflowApi, hook: HorsiesHook, window: Window, tmp_path: Path
 ) -> None:
     """The dialog was opened for a running workflow, and it has been paused since."""
-    run_id, frame = start(api, window, tmp_path)
+    run_id, frame = start(api, hook, window, tmp_path)
     frame.locator("#workflow-cancel").click()
     hook.pause_workflow(outcome_of(hook, run_id).id)
     frame.get_by_role("button", name="Cancel it").click()

@@ -177,7 +177,7 @@ def test_first_failure_is_the_innermost_and_earliest() -> None:
     failed = {"state": "FAILED"}
     nodes = [
         node(0, **failed, finished_at="2026-01-01T00:00:09Z"),
-        node(1, is_workflow=True, inner="child", **failed, finished_at="2026-01-01T00:00:02Z"),
+        node(1, is_workflow=True, inner="child", **failed, finished_at="2026-01-01T00:00:01Z"),
         node(0, workflow="child", name="cause", **failed, finished_at="2026-01-01T00:00:01Z"),
     ]
     assert lay_out(nodes, parts)["failure"] == "n1 / cause"
