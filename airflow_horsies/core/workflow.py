@@ -31,6 +31,16 @@ class OnPaused(StrEnum):
     CANCEL = "cancel"
 
 
+class WorkflowAction(StrEnum):
+    """What a person can do with a workflow."""
+
+    PAUSE = "pause"
+    RESUME = "resume"
+    RETRY = "retry"
+    SIGNAL = "signal"
+    CANCEL = "cancel"
+
+
 class WorkflowState(StrEnum):
     """The states of a horsies workflow."""
 
@@ -212,6 +222,34 @@ class WorkflowView:
     def is_paused(self) -> bool:
         """Whether it, or a workflow inside it, waits for somebody to resume or cancel it."""
         return self.state is WorkflowState.PAUSED or self.is_paused_inside
+
+    @property
+    def parts(self) -> Iterator[WorkflowView]:
+        """The workflow and those inside it, outer ones first."""
+        yield self
+        for node in self.nodes:
+            if node.workflow is not None:
+                yield from node.workflow.parts
+
+    @property
+    def actions(self) -> list[WorkflowAction]:
+        """What makes sense now."""
+        if self.state.is_terminal:
+            return []
+        states = {part.state for part in self.parts}
+        possible = {
+            WorkflowAction.PAUSE: WorkflowState.RUNNING in states,
+            WorkflowAction.RESUME: WorkflowState.PAUSED in states,
+            WorkflowAction.RETRY: any(part.has_nodes_to_retry for part in self.parts),
+        }
+        return [action for action in WorkflowAction if possible.get(action, True)]
+
+    @property
+    def has_nodes_to_retry(self) -> bool:
+        """Whether it is paused with a failed node. A node whose workflow has ended cannot be tried again."""
+        return self.state is WorkflowState.PAUSED and any(
+            node.state is NodeState.FAILED and node.workflow is None for node in self.nodes
+        )
 
 
 def require_workflow_states(states: Collection[str]) -> frozenset[WorkflowState]:

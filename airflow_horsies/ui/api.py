@@ -18,13 +18,14 @@ from airflow_horsies.ui.access import conn_id
 from airflow_horsies.ui.answers import problem
 from airflow_horsies.ui.routes import callbacks as callback_routes
 from airflow_horsies.ui.routes import instance as instance_routes
-from airflow_horsies.ui.routes import monitoring
+from airflow_horsies.ui.routes import monitoring, workflow_actions
 from airflow_horsies.ui.routes import overview as overview_routes
 from airflow_horsies.ui.routes import pages as page_routes
 from airflow_horsies.ui.routes import reference as reference_routes
 from airflow_horsies.ui.routes import repair as repair_routes
 from airflow_horsies.ui.routes import report as report_routes
 from airflow_horsies.ui.routes import run as run_routes
+from airflow_horsies.ui.routes import workflow as workflow_routes
 
 RETRY_AFTER_SECONDS = 5
 
@@ -41,6 +42,8 @@ for module in (
     callback_routes,
     instance_routes,
     repair_routes,
+    workflow_routes,
+    workflow_actions,
     run_routes,
     overview_routes,
     report_routes,

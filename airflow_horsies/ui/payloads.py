@@ -17,6 +17,7 @@ from airflow_horsies.core.cluster import QueueDepth
 from airflow_horsies.core.submission import TaskInstanceKey
 from airflow_horsies.core.task import CancelOutcome, TaskState
 from airflow_horsies.core.values import AttemptValues, LineValues, ProgressValues
+from airflow_horsies.core.workflow import WorkflowAction, WorkflowState, WorkKind
 
 SegmentKind: TypeAlias = Literal["waiting", "claimed", "running", "backing off", "parked"]
 EventKind: TypeAlias = Literal[
@@ -118,6 +119,8 @@ class Submission:
     segments: Sequence[Segment]
     progress: ProgressValues | None
     number: int | None = None
+    kind: WorkKind = WorkKind.TASK
+    workflow_state: WorkflowState | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,6 +280,120 @@ class Repair:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Withdrawn:
     withdrawn: bool
+
+
+# -- a workflow -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowPart:
+    """A workflow of the tree; ``parent`` is the workflow whose node ``parent_index`` it is. ``is_wrapper`` of the one
+    that only starts a registered workflow."""
+
+    id: str
+    name: str
+    state: WorkflowState
+    parent: str | None
+    parent_index: int | None
+    is_wrapper: bool
+    started_at: datetime | None
+    finished_at: datetime | None
+    error_code: str | None
+    error_message: str | None
+    error_url: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowNode:
+    """A node of a workflow of the tree. ``state`` is that of the workflow that it starts, if there is one; ``PARKED``
+    while its task waits for the signal ``waits_for`` and holds no worker. ``after`` has the names of the nodes of the
+    same workflow that it waits for."""
+
+    workflow_id: str
+    index: int
+    name: str
+    task_name: str
+    state: str
+    queue: str
+    is_workflow: bool
+    inner: str | None
+    after: Sequence[str]
+    join: str
+    min_success: int | None
+    allow_failed: bool
+    is_output: bool
+    has_task: bool
+    started_at: datetime | None
+    finished_at: datetime | None
+    attempts: int | None
+    error_code: str | None
+    error_message: str | None
+    error_url: str | None
+    waits_for: str | None
+    due_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workflow:
+    """The workflow of a submission, as far as it was read: ``is_cut`` if it has more than ``limit`` nodes. ``actions``
+    are those that the user may take now."""
+
+    now: datetime
+    horsies_workflow_id: str
+    life: int
+    round: int
+    name: str
+    queue: str
+    state: WorkflowState
+    is_paused: bool
+    is_cut: bool
+    limit: int
+    actions: Sequence[WorkflowAction]
+    parts: Sequence[WorkflowPart]
+    nodes: Sequence[WorkflowNode]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLog:
+    may_read: bool
+    lines: Sequence[LineValues]
+    more: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeDetail:
+    """The task of a node; without an id, there is none yet, and without a ``task``, horsies no longer keeps it."""
+
+    now: datetime
+    workflow_id: str
+    index: int
+    name: str
+    task_name: str
+    horsies_task_id: str | None
+    submitted_at: datetime | None
+    task: Task | None
+    attempts: Sequence[Attempt]
+    progress: ProgressValues | None
+    log: NodeLog
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowChange:
+    """What an action did: to how many workflows, and to which failed nodes. Unless ``at_once``, the workers go on with
+    a resumed workflow at their next check."""
+
+    workflows: int
+    retried: Sequence[str] = ()
+    left: Sequence[str] = ()
+    at_once: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalSent:
+    """``is_new`` is False if this signal was stored before; ``resumed`` is the number of waiting tasks that go on."""
+
+    is_new: bool
+    resumed: int
 
 
 # -- a DAG run --------------------------------------------------------------------------------------------------------
@@ -468,6 +585,10 @@ Answer: TypeAlias = (
     | Cancelled
     | Repair
     | Withdrawn
+    | Workflow
+    | NodeDetail
+    | WorkflowChange
+    | SignalSent
     | Run
     | Overview
     | Failures

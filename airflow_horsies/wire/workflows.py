@@ -68,6 +68,15 @@ class CancelledWorkflow:
     running: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundNode:
+    """A node of a workflow, and the task that runs it, once there is one."""
+
+    name: str
+    task_name: str
+    task_id: str | None
+
+
 # -- starting --------------------------------------------------------------------------------------------------------
 
 
@@ -201,6 +210,15 @@ def read_workflow(
     if not rows:
         raise workflow_not_found(workflow_id)
     return decode_tree(workflow_id, rows[:limit], is_cut=len(rows) > limit)
+
+
+def find_node(wire: Wire, root: str, workflow_id: str, index: int) -> Script[FoundNode | None]:
+    """A node by its place; None unless it is in the workflow ``root`` or in one inside it."""
+    rows = yield wire.of_workflows("find_node", root=root, id=workflow_id, index=index)
+    if not rows:
+        return None
+    (row,) = rows
+    return FoundNode(name=row["node_id"] or str(index), task_name=row["task_name"], task_id=row["task_id"])
 
 
 def read_outcome(wire: Wire, workflow_id: str) -> Script[WorkflowOutcome]:

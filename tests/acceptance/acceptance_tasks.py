@@ -7,11 +7,11 @@ import time
 from pathlib import Path
 
 from flights.worker import app
-from horsies import TaskError, TaskResult
+from horsies import Horsies, TaskError, TaskNode, TaskResult, WorkflowSpec
 from pyspark.sql import SparkSession
 
 from airflow_horsies.borrowed.horsies import JsonValue
-from airflow_horsies.worker import progress, python_task, spark_task
+from airflow_horsies.worker import progress, python_task, spark_task, workflow
 
 
 @app.task("acceptance.sleep")
@@ -70,3 +70,16 @@ def count_run(*, folder: str, number: int, total: int, failures: int) -> int:
 def echo(*, text: str) -> TaskResult[JsonValue, TaskError]:
     """Returns the value of the JSON text."""
     return TaskResult(ok=json.loads(text))
+
+
+@python_task(app, "acceptance.say")
+def say(*, text: str) -> str:
+    print(f"I say {text}")
+    return text
+
+
+@workflow(app, "acceptance.pair")
+def pair(app: Horsies, *, text: str) -> WorkflowSpec[str]:
+    first = TaskNode(fn=say, kwargs={"text": f"{text}, first"}, node_id="first")
+    second = TaskNode(fn=say, kwargs={"text": f"{text}, second"}, waits_for=[first], node_id="second")
+    return app.workflow("acceptance.pair", tasks=[first, second], output=second)

@@ -55,6 +55,11 @@ ACTION_ON_DAG = (401, 403, 403, 403, 200, 200, 200)
 # Airflow has no run of this DAG to clear, and the body names no request.
 REPAIR_OF_DAG = (401, 403, 403, 403, 404, 404, 404)
 WITHDRAWAL_OF_DAG = (401, 403, 403, 403, 422, 422, 422)
+# What was planted is no workflow, and the address names no node.
+WORKFLOW_OF_DAG = (401, 403, 403, 404, 404, 404, 404)
+NODE_OF_DAG = (401, 403, 403, 422, 422, 422, 422)
+# The body names no workflow.
+WORKFLOW_ACTION = (401, 403, 403, 403, 422, 422, 422)
 OF_CLUSTER = (401, 200, 200, 200, 200, 200, 200)
 OF_CONNECTION = (401, 403, 403, 403, 403, 200, 200)
 # Without a token, nobody is told anything, whoever he is.
@@ -69,6 +74,13 @@ TABLE = {
     ("POST", f"/api{INSTANCE_ROUTE}/cancel"): ACTION_ON_DAG,
     ("POST", f"/api{INSTANCE_ROUTE}/repair"): REPAIR_OF_DAG,
     ("POST", f"/api{INSTANCE_ROUTE}/withdraw-repair"): WITHDRAWAL_OF_DAG,
+    ("GET", f"/api{INSTANCE_ROUTE}/workflow"): WORKFLOW_OF_DAG,
+    ("GET", f"/api{INSTANCE_ROUTE}/workflow/node"): NODE_OF_DAG,
+    ("GET", f"/api{INSTANCE_ROUTE}/workflow/node/log.txt"): NODE_OF_DAG,
+    **{
+        ("POST", f"/api{INSTANCE_ROUTE}/workflow/{action}"): WORKFLOW_ACTION
+        for action in ("pause", "resume", "retry", "cancel", "signal")
+    },
     ("GET", "/api/dags/{dag_id}/gantt/{run_id:path}"): OF_DAG,
     ("GET", INSTANCE_ROUTE): OF_DAG,
     ("GET", "/dags/{dag_id}/gantt/{run_id:path}"): OF_DAG,
@@ -150,7 +162,7 @@ def test_who_may_use_which_route(seeded: Site, method: str, route: str) -> None:
 def test_strangers_may_use_the_routes_of_their_own_dag(seeded: Site, method: str, route: str) -> None:
     for user, status in (
         (None, 401),
-        (STRANGER, 403 if method == "POST" else 200),
+        (STRANGER, 403 if method == "POST" else TABLE[method, route][-1]),
         (FOREIGN_WRITER, TABLE[method, route][-1]),
     ):
         assert ask_route(seeded, method, path_of(route, OWN), user).status_code == status, user

@@ -24,6 +24,7 @@ from airflow_horsies.core.log import LogCursor, Progress
 from airflow_horsies.core.submission import ShownItem, Submission, TaskInstanceKey
 from airflow_horsies.core.task import AttemptRecord, TaskState, TaskView
 from airflow_horsies.core.values import attempt_values, line_values, progress_values
+from airflow_horsies.core.workflow import WorkKind
 from airflow_horsies.exceptions import BatchChanged
 from airflow_horsies.ui import payloads
 from airflow_horsies.ui.access import MAY_ACT, MAY_READ, MAY_READ_LOG, MAY_READ_VALUES, InstanceDep, RightsDep
@@ -161,6 +162,11 @@ def download_log(
     """The lines of one task, or of one attempt, as a file."""
     with page_client() as client:
         submission = _chosen(client, key, position, life, round_)
+    return log_file(key, submission, attempt)
+
+
+def log_file(key: TaskInstanceKey, submission: Submission, attempt: int | None) -> Response:
+    """The lines of a task, or of one attempt, as a file."""
     name = re.sub(r"[^A-Za-z0-9_.-]+", "_", f"{key.dag_id}.{key.task_id}.{submission.horsies_task_id}")
     return StreamingResponse(
         iterate_in_threads(_written_lines(submission, attempt)),
@@ -214,10 +220,14 @@ def read_instance(
         if latest.count:
             rounds = client.read_rounds(key, position, limit=MAX_ROUNDS, in_chunks=latest.has_chunks)
             chosen = _chosen_of(rounds, life, round_)
-            counts = client.count_states(latest)
+            counts = Counter(client.count_states(latest))
             ids = [item.horsies_task_id for item in rounds]
             refs = [(item.horsies_task_id, item.number) for item in rounds]
             tasks = client.read_items_as_tasks(refs, message_chars=MESSAGE_CHARS)
+            states = client.read_workflow_states(
+                [item.horsies_task_id for item in rounds if item.kind is WorkKind.WORKFLOW]
+            )
+            counts.update(states[each].state.as_task_state for each in latest.task_ids if each in states)
             records = client.read_attempts(ids)
             progress = client.read_progress(ids)
             seen = LogCursor(after_attempt, after_number)
@@ -238,7 +248,14 @@ def read_instance(
             counts={state: counts[state] for state in TaskState if counts.get(state)},
             past_retention=latest.count - sum(counts.values()),
             position=position,
-            submissions=[_submission(each, tasks, records, progress) for each in rounds],
+            submissions=[
+                replace(
+                    _submission(each, tasks, records, progress),
+                    kind=each.kind,
+                    workflow_state=states[each.horsies_task_id].state if each.horsies_task_id in states else None,
+                )
+                for each in rounds
+            ],
             log=payloads.Log(
                 life=chosen.life,
                 round=chosen.round,
@@ -335,14 +352,14 @@ def _submission(
         try_number=submission.try_number,
         submitted_at=submission.submitted_at,
         good_until=submission.good_until,
-        task=None if task is None else _task(task),
-        attempts=[_attempt(attempt) for attempt in attempts],
+        task=None if task is None else shown_task(task),
+        attempts=[shown_attempt(attempt) for attempt in attempts],
         segments=segments(submission, task, attempts),
         progress=None if progress is None else progress_values(progress, text=shown_text),
     )
 
 
-def _task(task: TaskView) -> payloads.Task:
+def shown_task(task: TaskView) -> payloads.Task:
     return payloads.Task(
         state=task.state,
         queue=task.queue,
@@ -364,7 +381,7 @@ def _task(task: TaskView) -> payloads.Task:
     )
 
 
-def _attempt(attempt: ShownAttempt) -> payloads.Attempt:
+def shown_attempt(attempt: ShownAttempt) -> payloads.Attempt:
     # The page has one place for the error message and the reason of the failure.
     values = replace(attempt_values(attempt, text=shown_text), error_message=shown_text(attempt.message))
     return payloads.Attempt(**asdict(values), error_url=error_url(attempt.error_code))

@@ -23,7 +23,7 @@ PAGE_POLICY = (
     "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
 )
 MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-STYLES = ("styles/base.css", "styles/parts.css", "styles/charts.css", "styles/log.css")
+STYLES = ("styles/base.css", "styles/parts.css", "styles/charts.css", "styles/log.css", "styles/graph.css")
 # Airflow leaves this in the address of a task instance that is not mapped.
 NO_MAP_INDEX = ("{MAP_INDEX}", "")
 

@@ -21,6 +21,7 @@ import { header } from "./instance/header.js";
 import { LogPanel } from "./instance/log.js";
 import { story } from "./instance/story.js";
 import { ValuesPanel } from "./instance/values.js";
+import { WorkflowPanel } from "./instance/workflow.js";
 
 const LIVE_SECONDS = 1.5;
 const RESTING_SECONDS = 10;
@@ -35,19 +36,31 @@ const place = {
   batch: h("section"),
   detail: h("div"),
   choice: h("nav"),
+  workflow: h("section", { class: "card", id: "workflow" }),
+  node: h("section", { class: "card", id: "node" }),
   facts: h("section", { class: "card" }),
   timeline: h("section", { class: "card" }),
   attempts: h("section", { class: "card" }),
   log: h("section", { class: "card log" }),
   values: h("section", { class: "values" }),
 };
-place.detail.append(place.choice, place.facts, place.timeline, place.attempts, place.log, place.values);
+place.detail.append(
+  place.choice,
+  place.workflow,
+  place.node,
+  place.facts,
+  place.timeline,
+  place.attempts,
+  place.log,
+  place.values,
+);
 
 /** @type {Shown} */
 const shown = { position: 0, life: null, round: null, isBatch: null, opened: false };
 const log = new LogPanel(place.log);
 const values = new ValuesPanel(place.values);
 const batch = new BatchPanel(place.batch, openItem);
+const workflow = new WorkflowPanel(place, log, () => look());
 /** @type {Instance | null} */
 let known = null;
 
@@ -66,9 +79,11 @@ async function read() {
   known = data;
   if (!place.header.isConnected) page.replaceChildren(place.notice, place.header, place.batch, place.detail);
   place.notice.replaceChildren();
-  log.add(data.log.lines);
+  const isMore = isWorkflow(data) ? await workflow.read(selected(data)) : data.log.more;
+  if (generation !== log.generation) return 0;
+  if (!isWorkflow(data)) log.add(data.log.lines);
   show(data);
-  if (data.log.more) return 0;
+  if (isMore) return 0;
   return isAnyLive(data) ? LIVE_SECONDS : RESTING_SECONDS;
 }
 
@@ -83,13 +98,18 @@ function selected({ submissions, log: { life, round } }) {
 }
 
 /** @param {Instance} data */
+function isWorkflow(data) {
+  return selected(data).kind === "WORKFLOW";
+}
+
+/** @param {Instance} data */
 function show(data) {
   shown.isBatch ??= data.positions > 1;
   const submission = selected(data);
   const airflowState = data.tries.at(-1)?.state ?? null;
   update(
     place.header,
-    [data.counts, submission.task_name, airflowState, data.can_act, shown],
+    [data.counts, submission.task_name, submission.workflow_state, airflowState, data.can_act, shown],
     () =>
       header(data, submission, shown, {
         cancel: cancelAll,
@@ -119,20 +139,30 @@ function showDetail(data) {
         choose,
       }),
   );
+  place.workflow.hidden = place.node.hidden = !isWorkflow(data);
+  // What a node did comes right after the graph.
+  const below = isWorkflow(data) ? place.values : place.attempts;
+  if (place.timeline.nextElementSibling !== below) below.before(place.timeline);
+  place.values.hidden = isWorkflow(data);
+  update(place.timeline, [data.tries, data.submissions.map((item) => item.segments), data.moments], () => story(data));
+  if (isWorkflow(data)) {
+    workflow.show(submission);
+    return;
+  }
+  place.facts.hidden = place.attempts.hidden = place.log.hidden = false;
   update(
     place.facts,
     [submission.task, submission.progress, submission.horsies_task_id],
     () => facts(submission),
   );
-  update(place.timeline, [data.tries, data.submissions.map((item) => item.segments), data.moments], () => story(data));
   update(place.attempts, submission.attempts, () => attempts(submission));
   log.show(submission, { mayRead: data.log.may_read, download: `${api}/log.txt?${chosen}` });
   values.refresh(submission, `${api}/values?${chosen}`);
 }
 
 /** @param {Submission} submission */
-function choiceOf({ life, round, horsies_task_id, number, task }) {
-  return [life, round, horsies_task_id, number, task?.state];
+function choiceOf({ life, round, horsies_task_id, number, task, workflow_state }) {
+  return [life, round, horsies_task_id, number, task?.state, workflow_state];
 }
 
 function cancelAll() {

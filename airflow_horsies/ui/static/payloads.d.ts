@@ -198,6 +198,26 @@ export interface NextFailures {
   id: string;
 }
 
+export interface NodeDetail {
+  now: string;
+  workflow_id: string;
+  index: number;
+  name: string;
+  task_name: string;
+  horsies_task_id: string | null;
+  submitted_at: string | null;
+  task: Task | null;
+  attempts: Attempt[];
+  progress: ProgressValues | null;
+  log: NodeLog;
+}
+
+export interface NodeLog {
+  may_read: boolean;
+  lines: LineValues[];
+  more: boolean;
+}
+
 export interface Overview {
   now: string;
   queues: Queue[];
@@ -319,6 +339,11 @@ export interface Signal {
   value: string | null;
 }
 
+export interface SignalSent {
+  is_new: boolean;
+  resumed: number;
+}
+
 export interface Submission {
   horsies_task_id: string;
   task_name: string;
@@ -334,6 +359,8 @@ export interface Submission {
   segments: Segment[];
   progress: ProgressValues | null;
   number: number | null;
+  kind: WorkKind;
+  workflow_state: WorkflowState | null;
 }
 
 export interface Task {
@@ -396,6 +423,8 @@ export interface Withdrawn {
   withdrawn: boolean;
 }
 
+export type WorkKind = "TASK" | "WORKFLOW";
+
 export interface Worker {
   worker_id: string;
   hostname: string;
@@ -410,3 +439,69 @@ export interface Worker {
   memory_mb: number | null;
   cpu_percent: number | null;
 }
+
+export interface Workflow {
+  now: string;
+  horsies_workflow_id: string;
+  life: number;
+  round: number;
+  name: string;
+  queue: string;
+  state: WorkflowState;
+  is_paused: boolean;
+  is_cut: boolean;
+  limit: number;
+  actions: WorkflowAction[];
+  parts: WorkflowPart[];
+  nodes: WorkflowNode[];
+}
+
+export type WorkflowAction = "pause" | "resume" | "retry" | "signal" | "cancel";
+
+export interface WorkflowChange {
+  workflows: number;
+  retried: string[];
+  left: string[];
+  at_once: boolean;
+}
+
+export interface WorkflowNode {
+  workflow_id: string;
+  index: number;
+  name: string;
+  task_name: string;
+  state: string;
+  queue: string;
+  is_workflow: boolean;
+  inner: string | null;
+  after: string[];
+  join: string;
+  min_success: number | null;
+  allow_failed: boolean;
+  is_output: boolean;
+  has_task: boolean;
+  started_at: string | null;
+  finished_at: string | null;
+  attempts: number | null;
+  error_code: string | null;
+  error_message: string | null;
+  error_url: string | null;
+  waits_for: string | null;
+  due_at: string | null;
+}
+
+export interface WorkflowPart {
+  id: string;
+  name: string;
+  state: WorkflowState;
+  parent: string | null;
+  parent_index: number | null;
+  is_wrapper: boolean;
+  started_at: string | null;
+  finished_at: string | null;
+  error_code: string | null;
+  error_message: string | null;
+  error_url: string | null;
+}
+
+export type WorkflowState = "PENDING" | "RUNNING" | "PAUSED" | "COMPLETED" | "FAILED" | "CANCELLED" | "EXPIRED";

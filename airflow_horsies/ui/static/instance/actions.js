@@ -45,7 +45,7 @@ export function askCancel(item, what, look) {
 }
 
 /** @param {Cancelled["outcomes"]} outcomes */
-function describeOutcomes(outcomes) {
+export function describeOutcomes(outcomes) {
   const found = /** @type {[CancelOutcome, number][]} */ (Object.entries(outcomes));
   return found.map(([outcome, count]) => `${number(count)} ${OUTCOMES[outcome]}`).join(", ");
 }

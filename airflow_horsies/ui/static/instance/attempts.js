@@ -11,7 +11,7 @@ import { worker } from "./facts.js";
 
 const COLUMNS = ["#", "Outcome", "Started", "Duration", "Where", "Error"];
 
-/** @param {Submission} submission */
+/** @param {Pick<Submission, "attempts" | "task">} submission */
 export function attempts({ attempts, task }) {
   if (!attempts.length) {
     const why = isLive(task?.state) ? "No worker has started the task yet." : "There was no attempt.";

@@ -73,7 +73,7 @@ function select(data, selected, choose) {
 }
 
 /** @param {Submission} submission */
-function describe({ life, round, try_number, task }) {
-  const state = (task?.state ?? "past retention").toLowerCase();
+function describe({ life, round, try_number, task, workflow_state }) {
+  const state = (workflow_state ?? task?.state ?? "past retention").toLowerCase();
   return `life ${life}, round ${round} (Airflow try ${try_number}), ${state}`;
 }

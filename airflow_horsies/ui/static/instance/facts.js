@@ -14,12 +14,29 @@ const PAST_RETENTION =
 
 /** @param {Submission} submission */
 export function facts(submission) {
+  return taskFacts(submission, submission.task && errorBox(submission.task, submission.attempts.at(-1)));
+}
+
+/**
+ * @typedef {object} FactsOfTask
+ * @property {Task | null} task
+ * @property {Attempt[]} attempts
+ * @property {ProgressValues | null} progress
+ * @property {string | null} submitted_at
+ * @property {string | null} horsies_task_id
+ */
+
+/**
+ * @param {FactsOfTask} submission
+ * @param {Child} error
+ */
+export function taskFacts(submission, error = null) {
   const task = submission.task;
   if (!task) return h("p", {}, PAST_RETENTION);
   const last = submission.attempts.at(-1);
   return [
     progressBar(submission.progress, task),
-    errorBox(task, last),
+    error,
     h(
       "dl",
       { class: "facts" },
@@ -53,7 +70,7 @@ function errorBox(task, last) {
  * @param {string} name
  * @param {Child} value
  */
-function fact(name, value) {
+export function fact(name, value) {
   return h("div", {}, h("dt", {}, name), h("dd", {}, value));
 }
 

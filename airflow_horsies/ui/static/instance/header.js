@@ -18,8 +18,9 @@ import { instance } from "./address.js";
  */
 export function header(data, submission, shown, { cancel, rerun, repair }) {
   const airflowState = data.tries.at(-1)?.state ?? null;
-  const state = shown.isBatch ? null : submission.task?.state;
-  const canCancel = data.can_act && Object.keys(data.counts).some(isLive);
+  const state = shown.isBatch ? null : submission.workflow_state ?? submission.task?.state;
+  // A workflow has actions of its own.
+  const canCancel = data.can_act && submission.kind !== "WORKFLOW" && Object.keys(data.counts).some(isLive);
   const hasRepair = shown.isBatch && canRepair(data) && failedItems(data) > 0;
   return [
     h(

@@ -65,7 +65,7 @@ export class LogPanel {
   }
 
   /**
-   * @param {Submission} submission
+   * @param {Pick<Submission, "attempts">} submission
    * @param {{ mayRead: boolean, download: string }} options
    */
   show({ attempts }, { mayRead, download }) {
