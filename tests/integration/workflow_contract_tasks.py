@@ -38,7 +38,7 @@ app = Horsies(
     ),
 )
 
-KNOWN = {"contract.child", "contract.diamond", "contract.loose", "contract.outer"}
+KNOWN = {"contract.child", "contract.diamond", "contract.loose", "contract.marked", "contract.outer"}
 
 
 @app.task("airflow_horsies.begin")
@@ -104,6 +104,14 @@ def count() -> TaskResult[int, TaskError]:
     return TaskResult(ok=1)
 
 
+@app.task("w.mark")
+def mark(*, path: str) -> TaskResult[None, TaskError]:
+    """Leaves a line of each run."""
+    with Path(path).open("a") as marks:
+        marks.write("ran\n")
+    return TaskResult(ok=None)
+
+
 class Child(WorkflowDefinition[int]):
     name = "child"
     definition_key = "contract.child"
@@ -163,3 +171,16 @@ class Loose(WorkflowDefinition[None]):
         a = TaskNode(fn=fetch, kwargs={"n": 1}, node_id="first")
         b = TaskNode(fn=fetch, kwargs={"n": 2}, node_id="second")
         return WorkflowSpec(name=cls.name, tasks=[a, b])
+
+
+class Marked(WorkflowDefinition[int]):
+    """A workflow that leaves a line of each run."""
+
+    name = "marked"
+    definition_key = "contract.marked"
+
+    @classmethod
+    def build_with(cls, app: Any, *, path: str, **_: JsonValue) -> WorkflowSpec[int]:
+        a = TaskNode(fn=mark, kwargs={"path": path}, node_id="mark")
+        b = TaskNode(fn=count, waits_for=[a], node_id="next")
+        return WorkflowSpec(name=cls.name, tasks=[a, b], output=b)
