@@ -12,12 +12,10 @@ from airflow_horsies.client.callbacks import Verdict, submit_callback
 from airflow_horsies.core.callback import CALLBACK_PATH, CALLBACK_URL, CallbackState, CallbackTerms, digest_token
 from airflow_horsies.exceptions import CallbacksUnsupported
 from airflow_horsies.models import RetryPolicy, TaskInstanceKey, TaskSpec, TaskState
-from tests.integration.releases import MOVED
 from tests.integration.test_callbacks import answer, state_of
 from tests.integration.test_changes import tried
 from tests.integration.worker_rig import MakeRig, Rig
 
-pytestmark = pytest.mark.parametrize("release", [MOVED], indirect=True)
 BASE_URL = "https://airflow.example.com/team"
 
 

@@ -34,7 +34,7 @@ from airflow_horsies.models import (
     wrap_definition,
 )
 from tests.integration.conftest import HERE, MakeHook, _cloned
-from tests.integration.releases import release_python
+from tests.integration.releases import RELEASES, keeps_history, release_python
 
 SECONDS = 60
 CANCELS = int(os.environ.get("WORKFLOW_CANCELS", "12"))
@@ -481,6 +481,29 @@ def test_only_a_paused_workflow_can_be_tried_again(hook: HorsiesHook) -> None:
     assert hook.wait_workflow(workflow_id, timeout_seconds=SECONDS).state is WorkflowState.FAILED
     with pytest.raises(WorkflowNotPaused, match="is not paused"):
         hook.retry_workflow(workflow_id)
+
+
+@pytest.mark.parametrize("release", [known for known in RELEASES if keeps_history(known)], indirect=True)
+def test_paused_workflow_expires_where_the_workers_allow_no_longer_pause(
+    make_hook: MakeHook, database: str, postgres: EmbeddedPostgres, release: str, tmp_path: Path
+) -> None:
+    hook = make_hook(database)
+    marker = tmp_path / "marker"
+    marker.touch()
+    with make_worker(postgres, database, release, tmp_path, environ={"PAUSED_AT_MOST": "2"}):
+        nodes = {"a": node("w.fetch", n=1), "b": node("w.check", x=ref("a"), marker=str(marker))}
+        plain = hook.start_workflow(Graph(name="pauses", nodes=nodes, output="b", on_error="pause"))
+        outer = hook.start_workflow(wrap_definition("contract.outer", {"marker": str(marker)}))
+        assert hook.wait_workflow(plain, timeout_seconds=SECONDS, until_paused=True).is_paused
+        outcome = hook.wait_workflow(plain, timeout_seconds=SECONDS)
+        assert (outcome.state, outcome.output, outcome.is_paused) == (WorkflowState.EXPIRED, None, False)
+        assert live_remains(hook, plain) == []
+        assert hook.cancel_workflow(plain) is CancelOutcome.ALREADY_FINISHED
+        # The workflow around one that has expired ends, too.
+        outcome = hook.wait_workflow(outer, timeout_seconds=SECONDS)
+        print(outcome)
+        assert outcome.state is WorkflowState.FAILED
+        assert live_remains(hook, outer) == []
 
 
 # -- waiting ---------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,20 @@ from horsies import (
     WorkflowSpec,
 )
 
+
+def retention() -> dict[str, Any]:
+    """How long a workflow may be paused, where the release has such a setting and the test wants it."""
+    seconds = os.environ.get("PAUSED_AT_MOST")
+    if seconds is None:
+        return {}
+    from horsies.core.models.retention import RetentionConfig
+
+    return {"retention": RetentionConfig(paused_workflow_auto_cancel_after=timedelta(seconds=float(seconds)))}
+
+
 app = Horsies(
     AppConfig(
+        **retention(),
         broker=PostgresConfig(database_url=os.environ["HORSIES_DATABASE_URL"]),
         recovery=RecoveryConfig(
             runner_heartbeat_interval_ms=1_000,
