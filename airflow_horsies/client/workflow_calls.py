@@ -29,6 +29,9 @@ from airflow_horsies.wire.statements import Wire
 
 T = TypeVar("T")
 
+# What workflows need and tasks do not.
+GRANTED_FOR_WORKFLOWS = ("horsies_workflow", "horsies_key_reservations")
+
 
 def start_workflow(scope: Scope, graph: Graph, *, workflow_id: str | None = None) -> Call[str]:
     """Start a graph and return the id of its workflow; an id that is in use for the same graph is returned."""
@@ -142,7 +145,7 @@ def explain_grants(scope: Scope, call: Call[T]) -> Call[T]:
     try:
         return (yield from call)
     except AccessDenied as error:
-        if "horsies_workflow" not in str(error):
+        if not any(table in str(error) for table in GRANTED_FOR_WORKFLOWS):
             raise
         raise AccessDenied(f"{error}\n{_grants(scope.settings)}") from error
 
@@ -152,5 +155,7 @@ def _grants(settings: ClientSettings) -> str:
     user = args.get("user", "the user of this connection")
     return (
         "Workflows need more privileges than tasks. Let the owner of horsies' tables grant:\n"
-        f'  GRANT SELECT, INSERT, UPDATE ON horsies_workflows, horsies_workflow_tasks TO "{user}";'
+        f'  GRANT SELECT, INSERT, UPDATE ON horsies_workflows, horsies_workflow_tasks TO "{user}";\n'
+        "And to cancel them, from horsies 0.5 on:\n"
+        f'  GRANT SELECT, UPDATE ON horsies_key_reservations TO "{user}";'
     )
