@@ -141,13 +141,8 @@ def test_hook_resumes_a_workflow_on_a_worker_at_once(rig: Rig, tmp_path: Path, f
     root, child = wait_for(rig, workflow_id, *ENDED)
     state = "COMPLETED" if failed_run_again else "FAILED"
     assert (root["status"], child["status"]) == (state, state)
-    (task,) = query(
-        rig,
-        "SELECT id::text AS id, task_name FROM horsies_task_history WHERE task_name = %(name)s "
-        "ORDER BY retention_anchor_at DESC LIMIT 1",
-        name=RESUME_WORKFLOW,
-    )
-    assert rig.hook.read_task(task["id"]).state is TaskState.COMPLETED
+    newest = rig.hook.list_tasks(task_name=RESUME_WORKFLOW).tasks[0]
+    assert newest.state is TaskState.COMPLETED
 
 
 def test_only_an_existing_workflow_is_resumed(rig: Rig) -> None:
