@@ -30,7 +30,7 @@ test-slow: venv browser  ## Run the slow tests: clusters, faults, many tasks
 	WORKFLOW_CANCELS=200 .venv/bin/python -m pytest tests/integration/test_workflow_contract.py -k random_moments $(ARGS)
 	WORKFLOW_KILLS=200 .venv/bin/python -m pytest tests/integration/test_workflow_kills.py $(ARGS)
 	PARKED_TASKS=1000 PARKING_RACES=200 .venv/bin/python -m pytest tests/integration/test_signals.py -k "many_parked or between_the_look" \
-		-o timeout=1800 $(ARGS)
+		-o timeout=3600 $(ARGS)
 	.venv/bin/python -m pytest tests -m slow --ignore=tests/acceptance/test_faults.py --ignore=tests/acceptance/test_demo.py $(ARGS)
 
 screenshots: venv browser  ## Write screenshots of the pages in the Airflow UI to docs/images
