@@ -169,7 +169,14 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedStack]:
 def api(stack: EmbeddedStack) -> Iterator[AirflowApi]:
     """Airflow with every DAG parsed."""
     client = AirflowApi(stack.airflow.base_url)
-    expected = {"batch", "batch_in_chunks", *(path.stem for path in EXAMPLES.glob("*.py"))}
+    expected = {
+        "batch",
+        "batch_in_chunks",
+        "workflows",
+        "workflows_killed",
+        "callback",
+        *(path.stem for path in EXAMPLES.glob("*.py")),
+    }
     client.until(lambda: bool(client.import_errors()) or client.dag_ids() >= expected, 120, "the DAGs")
     assert client.import_errors() == []
     yield client

@@ -12,9 +12,11 @@ import httpx
 import psycopg
 import pytest
 
+from airflow_horsies.core.callback import mint_token
 from airflow_horsies.embedded.stack import AIRFLOW_DATABASE, HORSIES_DATABASE, EmbeddedStack
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.models import TaskInstanceKey
+from airflow_horsies.ui.limiting import DEFAULT_RATE
 from tests.acceptance.conftest import AirflowApi
 
 pytestmark = pytest.mark.timeout(400)
@@ -123,3 +125,21 @@ def test_error_of_the_task_that_hands_it_out_does_not_tell_it(
     # It has failed for good: who answers now is told so, and nothing of the run changes.
     assert answer(address, {"approved": True})[0] in (200, 409, 410)
     assert api.run_state(DAG_ID, run_id) == "failed"
+
+
+def test_guessers_are_told_nothing_and_slowed_down(stack: EmbeddedStack) -> None:
+    """The last one: the tests share an address, and so a limit."""
+    told = set()
+    with httpx.Client(timeout=30) as client:
+        for _ in range(DEFAULT_RATE * 3):
+            response = client.post(f"{stack.airflow.base_url}/horsies/callbacks/{mint_token()}", json={})
+            told.add((response.status_code, response.text))
+            if response.status_code == 429:
+                break
+    assert told == {
+        (404, '{"detail":"There is no callback at this address."}'),
+        (429, '{"detail":"There are too many requests. Try again later."}'),
+    }
+    assert int(response.headers["retry-after"]) >= 1
+    # The rest of Airflow goes on.
+    assert httpx.get(f"{stack.airflow.base_url}/api/v2/monitor/health", timeout=30).status_code == 200
