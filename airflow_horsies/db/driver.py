@@ -37,7 +37,8 @@ def run(connection: Any, script: Script[T], pipeline: psycopg.Pipeline | None = 
             statement = script.send(_rows(cursor) if pipeline is None else LazyRows(cursor, pipeline))
     except StopIteration as stop:
         # Rows can be fetched only while the pipeline is open.
-        outcome: T = stop.value[:] if isinstance(stop.value, LazyRows) else stop.value
+        found: Any = stop.value
+        outcome: T = found[:] if isinstance(found, LazyRows) else found
         return outcome
 
 

@@ -16,17 +16,13 @@ from tests.integration.test_callbacks import answer, state_of
 from tests.integration.test_changes import tried
 from tests.integration.worker_rig import MakeRig, Rig
 
-BASE_URL = "https://airflow.example.com/team"
+# That of all tests: a hook keeps the address that it has found.
+BASE_URL = "http://airflow.test:8080"
 
 
 @pytest.fixture(scope="module")
 def rig(make_rig: MakeRig) -> Rig:
     return make_rig("callbacks_of_worker", app="callback_tasks:app")
-
-
-@pytest.fixture(autouse=True)
-def deployment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AIRFLOW__API__BASE_URL", BASE_URL)
 
 
 def send(rig: Rig, name: str, place: Path, **given: Any) -> Any:
