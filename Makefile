@@ -28,6 +28,9 @@ test-slow: venv browser  ## Run the slow tests: clusters, faults, many tasks
 	DEMO_DAYS=31 .venv/bin/python -m pytest tests/acceptance/test_demo.py $(ARGS)
 	WALKS=100 .venv/bin/python -m pytest tests/integration/test_state_machine.py $(ARGS)
 	WORKFLOW_CANCELS=200 .venv/bin/python -m pytest tests/integration/test_workflow_contract.py -k random_moments $(ARGS)
+	WORKFLOW_KILLS=200 .venv/bin/python -m pytest tests/integration/test_workflow_kills.py $(ARGS)
+	PARKED_TASKS=1000 PARKING_RACES=200 .venv/bin/python -m pytest tests/integration/test_signals.py -k "many_parked or between_the_look" \
+		-o timeout=3600 $(ARGS)
 	.venv/bin/python -m pytest tests -m slow --ignore=tests/acceptance/test_faults.py --ignore=tests/acceptance/test_demo.py $(ARGS)
 
 screenshots: venv browser  ## Write screenshots of the pages in the Airflow UI to docs/images
@@ -79,7 +82,8 @@ test-matrix:  ## Run the unit and dag.test() suites on Airflow 3.1, 3.2 and 3.3;
 
 test-releases: venv  ## Run the contract suite with real workers on other releases of horsies; RELEASES selects them
 	TEST_RELEASES="$(RELEASES)" .venv/bin/python -m pytest $(ARGS) \
-		tests/integration/test_wire_contract.py tests/integration/test_upstream_digests.py
+		tests/integration/test_wire_contract.py tests/integration/test_upstream_digests.py \
+		tests/integration/test_workflow_contract.py tests/integration/test_workflow_kills.py tests/integration/test_parking.py
 
 chaos: venv  ## Run random faults on the real stack, results in benchmarks/chaos.json; ARGS=--seed=7 repeats a run
 	@.venv/bin/python -W ignore -m tests.chaos --out benchmarks/chaos.json $(ARGS)

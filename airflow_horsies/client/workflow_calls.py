@@ -30,6 +30,9 @@ from airflow_horsies.wire.statements import Wire
 T = TypeVar("T")
 
 NEEDED_GRANTS = "Workflows need more privileges than tasks. Let the owner of horsies' tables grant:"
+NEEDED_TO_CANCEL = "And to cancel them, from horsies 0.5 on:"
+# What workflows need and tasks do not.
+GRANTED_FOR_WORKFLOWS = ("horsies_workflow", "horsies_key_reservations")
 
 
 def start_workflow(scope: Scope, graph: Graph, *, workflow_id: str | None = None) -> Call[str]:
@@ -144,7 +147,7 @@ def explain_grants(scope: Scope, call: Call[T]) -> Call[T]:
     try:
         return (yield from call)
     except AccessDenied as error:
-        if "horsies_workflow" not in str(error):
+        if not any(table in str(error) for table in GRANTED_FOR_WORKFLOWS):
             raise
         raise AccessDenied(f"{error}\n{_grants(scope.settings)}") from error
 
@@ -152,5 +155,9 @@ def explain_grants(scope: Scope, call: Call[T]) -> Call[T]:
 def _grants(settings: ClientSettings) -> str:
     args: Mapping[str, object] = settings.database.connect_args
     user = args.get("user", "the user of this connection")
-    grant = f'GRANT SELECT, INSERT, UPDATE ON horsies_workflows, horsies_workflow_tasks TO "{user}";'
-    return f"{NEEDED_GRANTS}\n  {grant}"
+    to_start = f'GRANT SELECT, INSERT, UPDATE ON horsies_workflows, horsies_workflow_tasks TO "{user}";'
+    to_cancel = f'GRANT SELECT, UPDATE ON horsies_key_reservations TO "{user}";'
+    return f"{NEEDED_GRANTS}
+  {to_start}
+{NEEDED_TO_CANCEL}
+  {to_cancel}"

@@ -159,9 +159,9 @@ def _parse_float(text: str) -> float:
 
 
 def _require_plain(value: Any, depth: int = 0) -> None:
-    if depth > MAX_ANSWER_NESTING:
-        raise ValueError(NOT_AN_ANSWER)
     match value:
+        case dict() | list() if depth >= MAX_ANSWER_NESTING:
+            raise ValueError(NOT_AN_ANSWER)
         case str():
             # Neither Postgres nor Airflow can store these.
             if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):

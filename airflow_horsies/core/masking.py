@@ -28,6 +28,10 @@ _NAMED = re.compile(
 )
 _AUTHORIZATION = re.compile(r"(?P<kept>\b(?:Bearer|Basic)\s{1,3})(?P<secret>[\w.~+/=-]{8,4096})", re.IGNORECASE)
 _TOKEN = re.compile(rf"(?P<kept>{TOKEN_PREFIX})(?P<secret>[A-Za-z0-9_-]{{16,128}})")
+_TOKEN_BYTES = re.compile(_TOKEN.pattern.encode())
+# What may be the begin of a token at the end of a part of a text, and how long it can be.
+_TOKEN_BEGIN = re.compile(rb"h(?:c(?:b(?:_[A-Za-z0-9_-]{0,128})?)?)?\Z")
+_TOKEN_BYTES_LENGTH = len(TOKEN_PREFIX) + 128
 # Switches and numbers also have these names.
 _HARMLESS = re.compile(r"true|false|none|null|yes|no|on|off|[\d.]+(?:ms|s|m|h|d)?|\*+", re.IGNORECASE)
 
@@ -53,6 +57,21 @@ def mask_tokens(text: str) -> str:
     'POST /horsies/callbacks/hcb_***'
     """
     return _TOKEN.sub(rf"\g<kept>{MASK}", text) if TOKEN_PREFIX in text else text
+
+
+def mask_token_bytes(chunk: bytes) -> tuple[bytes, bytes]:
+    """
+    A part of a longer text with the tokens of callbacks masked, and the rest of it that may be the begin of a token.
+
+    >>> mask_token_bytes(b"POST /horsies/callbacks/hcb_Zm9vYmFyYmF6cXV4Zm9v - at hcb_Zm9v")
+    (b'POST /horsies/callbacks/hcb_*** - at ', b'hcb_Zm9v')
+    """
+    begin = _TOKEN_BEGIN.search(chunk, max(len(chunk) - _TOKEN_BYTES_LENGTH, 0))
+    rest = b"" if begin is None else chunk[begin.start() :]
+    whole = chunk[: len(chunk) - len(rest)]
+    if TOKEN_PREFIX.encode() in whole:
+        whole = _TOKEN_BYTES.sub(rb"\g<kept>" + MASK.encode(), whole)
+    return whole, rest
 
 
 def mask_value(value: Any) -> Any:

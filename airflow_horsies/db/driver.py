@@ -36,7 +36,9 @@ def run(connection: Any, script: Script[T], pipeline: psycopg.Pipeline | None = 
                 cursor.execute(statement.sql, statement.params or None)
             statement = script.send(_rows(cursor) if pipeline is None else LazyRows(cursor, pipeline))
     except StopIteration as stop:
-        outcome: T = stop.value
+        # Rows can be fetched only while the pipeline is open.
+        found: Any = stop.value
+        outcome: T = found[:] if isinstance(found, LazyRows) else found
         return outcome
 
 

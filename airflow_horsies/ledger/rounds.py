@@ -132,7 +132,9 @@ def digest_chunk(task_name: str, items: Sequence[Item], rounds: Sequence[int]) -
     return digest.digest()
 
 
-def needs_next_round(task_id: str, state: TaskState | None, *, is_to_be_cancelled: bool = False) -> bool:
+def needs_next_round(
+    task_id: str, state: TaskState | None, *, is_to_be_cancelled: bool = False, kind: WorkKind = WorkKind.TASK
+) -> bool:
     """Airflow retries a failed task, reattaches to a running one, and adopts a completed one.
 
     :param is_to_be_cancelled: a cancel is requested and not carried out yet. It no longer matters for a completed task.
@@ -142,8 +144,8 @@ def needs_next_round(task_id: str, state: TaskState | None, *, is_to_be_cancelle
     match state:
         case None:
             raise TaskNotFound(
-                f"Task {task_id}, which this task instance sent, is past its retention in horsies, so its outcome is "
-                "unknown. Clear the task instance to run it again.",
+                f"{kind.value.capitalize()} {task_id}, which this task instance sent, is past its retention in "
+                "horsies, so its outcome is unknown. Clear the task instance to run it again.",
                 task_id=task_id,
             )
         case TaskState.PENDING | TaskState.CLAIMED | TaskState.RUNNING | TaskState.COMPLETED:

@@ -11,6 +11,7 @@ from datetime import UTC
 
 from airflow_horsies.core.submission import SubmitOutcome, SubmitResult
 from airflow_horsies.core.task import TaskState
+from airflow_horsies.core.workflow import WorkKind
 from airflow_horsies.db.statement import Row, Script, Statement, sql_text
 from airflow_horsies.exceptions import InvalidTask
 from airflow_horsies.ledger.cancelling import (
@@ -142,7 +143,12 @@ def release_unwanted(
 def _needs_next_round(submitter: Submitter, row: Row, state: TaskState | None) -> bool:
     if state is not None and is_of_same_try(submitter.tried, row):
         return False
-    return needs_next_round(row["horsies_task_id"], state, is_to_be_cancelled=bool(row["is_to_be_cancelled"]))
+    return needs_next_round(
+        row["horsies_task_id"],
+        state,
+        is_to_be_cancelled=bool(row["is_to_be_cancelled"]),
+        kind=WorkKind(row["kind"]),
+    )
 
 
 def _is_live(state: TaskState | None) -> bool:

@@ -140,8 +140,8 @@ def end_sentence(text: str) -> str:
     return text if text.endswith((".", "!", "?", "…")) else f"{text}."
 
 
-def describe_missing_task(task_id: str) -> str:
-    return f"Horsies no longer keeps task {task_id}. Clear the Airflow task to submit it again."
+def describe_missing_task(task_id: str, noun: str = "task") -> str:
+    return f"Horsies no longer keeps {noun} {task_id}. Clear the Airflow task to submit it again."
 
 
 def describe_release_failure(error: HorsiesError) -> str:

@@ -155,7 +155,7 @@ class WaitingOperator(WorkerFree, ReleasingOperator):
                     tasks = self._not_served(client)
                 case Reason.NOT_FOUND:
                     first = self._sent_ids[0] if self._sent_ids else "(none)"
-                    raise TaskNotFound(event["message"] or describe_missing_task(first), task_id=first)
+                    raise TaskNotFound(event["message"] or describe_missing_task(first, self.noun), task_id=first)
                 case Reason.ERROR:
                     raise HorsiesError(event["message"])
                 case _:

@@ -1,7 +1,7 @@
 """The log of an attempt: what the task prints and logs, and the output of Spark.
 
 ``sys.stdout`` and ``sys.stderr`` of a child are replaced once. Python's own buffers stay in front, so that a line costs
-no more than before. Each chunk goes to the original stream and to the attempt.
+no more than before. Each chunk goes to the original stream, without the tokens of callbacks, and to the attempt.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from functools import cache
 from typing import BinaryIO, TextIO
 
 from airflow_horsies.core.log import LogChunk
+from airflow_horsies.core.masking import mask_token_bytes
 from airflow_horsies.worker.masking import presentable
 
 MAX_LINE_CHARS = 4_000
@@ -131,16 +132,16 @@ class _TeeStream(io.RawIOBase):
         self._log: AttemptLog | None = None
         self._rest = b""
         self._skips_rest = False
+        # The begin of a token of a callback, perhaps: written with what comes next.
+        self._held = b""
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: bytes) -> int:  # type: ignore[override]
         chunk = bytes(data)
-        # If the disk is full, the worker's own log has a gap, and no task fails.
-        with suppress(OSError):
-            self._original.write(chunk)
-            self._original.flush()
+        shown, self._held = mask_token_bytes(self._held + chunk)
+        self._write_original(shown)
         log = self._sink()
         if log is not self._log:
             self._log, self._rest, self._skips_rest = log, b"", False
@@ -151,8 +152,18 @@ class _TeeStream(io.RawIOBase):
     def fileno(self) -> int:
         return self._original.fileno()
 
+    def _write_original(self, chunk: bytes) -> None:
+        # If the disk is full, the worker's own log has a gap, and no task fails.
+        with suppress(OSError):
+            self._original.write(chunk)
+            self._original.flush()
+
     def end_line(self) -> None:
         """Add a last line that has no line break."""
+        held, self._held = self._held, b""
+        if held:
+            # Nothing follows, so that a token ends here.
+            self._write_original(mask_token_bytes(held + b"\n")[0][:-1])
         rest, self._rest = self._rest, b""
         if self._log is not None and rest:
             self._log.add(self._level, [rest.decode("utf-8", "backslashreplace")])

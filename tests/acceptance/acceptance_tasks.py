@@ -9,6 +9,7 @@ from pathlib import Path
 from flights.worker import app
 from horsies import Horsies, TaskError, TaskNode, TaskResult, WorkflowSpec
 from pyspark.sql import SparkSession
+from workflow_tasks import groups as _known_workflow  # noqa: F401
 
 from airflow_horsies.borrowed.horsies import JsonValue
 from airflow_horsies.worker import progress, python_task, spark_task, workflow

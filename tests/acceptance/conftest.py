@@ -152,6 +152,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedStack]:
             "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
             "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",
             "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.3",
+            "AIRFLOW__HORSIES__CALLBACKS": "True",
             # What a killed triggerer waited for is taken over after this long.
             "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "10",
             "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "2",
@@ -168,7 +169,14 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedStack]:
 def api(stack: EmbeddedStack) -> Iterator[AirflowApi]:
     """Airflow with every DAG parsed."""
     client = AirflowApi(stack.airflow.base_url)
-    expected = {"batch", "batch_in_chunks", *(path.stem for path in EXAMPLES.glob("*.py"))}
+    expected = {
+        "batch",
+        "batch_in_chunks",
+        "workflows",
+        "workflows_killed",
+        "callback",
+        *(path.stem for path in EXAMPLES.glob("*.py")),
+    }
     client.until(lambda: bool(client.import_errors()) or client.dag_ids() >= expected, 120, "the DAGs")
     assert client.import_errors() == []
     yield client

@@ -65,6 +65,7 @@ ABOVE_THE_WIRE = (
     "test_triggers",
     "test_wait",
     "test_worker_locks",
+    "test_workflow_kills",
 )
 
 

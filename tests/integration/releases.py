@@ -23,6 +23,11 @@ def keeps_history(release: str) -> bool:
     return tuple(map(int, release.split("."))) >= (0, 5)
 
 
+def can_be_controlled(release: str) -> bool:
+    """Whether SQL can cancel and pause workflows, as from 0.4.6 on."""
+    return tuple(map(int, release.split("."))) >= (0, 4, 6)
+
+
 @cache
 def release_python(release: str) -> Path:
     """The interpreter of an environment that has this release."""

@@ -25,7 +25,7 @@ from airflow_horsies.client.callbacks import (
     settle_callback,
     submit_callback,
 )
-from airflow_horsies.client.ledger import prune_ledger
+from airflow_horsies.client.ledger import migrate_ledger, prune_ledger
 from airflow_horsies.client.pages import PageClient
 from airflow_horsies.client.reporting import WorkerClient
 from airflow_horsies.core.callback import (
@@ -264,6 +264,7 @@ def test_arguments_must_contain_the_address(hook: HorsiesHook) -> None:
 
 
 def test_of_two_answers_at_once_one_counts(hook: HorsiesHook) -> None:
+    migrate_ledger(hook.client)
     for _ in range(5):
         with psycopg.connect(**hook.settings.database.connect_args) as connection:
             connection.execute("DELETE FROM airflow_horsies.callbacks")

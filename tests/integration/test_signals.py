@@ -16,7 +16,7 @@ import pytest
 from airflow_horsies.core.attempts import attempts_of
 from airflow_horsies.exceptions import InvalidTask, SignalRefused, TaskNotFound
 from airflow_horsies.models import AirflowTry, RetryPolicy, TaskInstanceKey, TaskSpec, TaskState, TaskView
-from tests.integration.worker_rig import MakeRig, Rig
+from tests.integration.worker_rig import WAIT_SECONDS, MakeRig, Rig
 
 APP = "signal_tasks:app"
 PARKED_TASKS = int(os.environ.get("PARKED_TASKS", "50"))
@@ -347,7 +347,7 @@ def test_many_parked_tasks_hold_no_slot_and_no_connection_and_all_end(
         )
         return int(count) == PARKED_TASKS
 
-    rig.until(all_parked, "the parking of all")
+    rig.until(all_parked, "the parking of all", seconds=WAIT_SECONDS + PARKED_TASKS)
     ((busy,),) = rows(rig, "SELECT count(*) FROM horsies_tasks WHERE status IN ('CLAIMED', 'RUNNING')")
     assert busy == 0
     time.sleep(6)
@@ -359,7 +359,7 @@ def test_many_parked_tasks_hold_no_slot_and_no_connection_and_all_end(
         sent_at[task_id] = time.time()
         rig.hook.client.signal(task_id, "go", 1)
         time.sleep(0.02)
-    tasks = rig.hook.wait(ids, timeout_seconds=600)
+    tasks = rig.hook.wait(ids, timeout_seconds=WAIT_SECONDS + PARKED_TASKS)
     assert {task.state for task in tasks} == {TaskState.COMPLETED}
     parked = [task.started_at.timestamp() - sent_at[task.id] for task in tasks if task.started_at]
     polled = []

@@ -127,6 +127,24 @@ def test_a_workflow_that_is_paused_inside_is_resumed(rig: Rig, tmp_path: Path) -
     assert again.result.ok == []
 
 
+@pytest.mark.parametrize("failed_run_again", [True, False])
+def test_hook_resumes_a_workflow_on_a_worker_at_once(rig: Rig, tmp_path: Path, failed_run_again: bool) -> None:
+    marker = tmp_path / "marker"
+    marker.touch()
+    workflow_id = start(rig, "flights.month", year=2013, marker=str(marker), pauses=True)
+    rig.until(lambda: [item["status"] for item in tree(rig, workflow_id)] == ["RUNNING", "PAUSED"], "the pause")
+    marker.unlink()
+    if failed_run_again:
+        assert rig.hook.retry_workflow(workflow_id, queue="flights").retried == ("check",)
+    else:
+        assert rig.hook.resume_workflow(workflow_id, queue="flights") == [tree(rig, workflow_id)[1]["id"]]
+    root, child = wait_for(rig, workflow_id, *ENDED)
+    state = "COMPLETED" if failed_run_again else "FAILED"
+    assert (root["status"], child["status"]) == (state, state)
+    newest = rig.hook.list_tasks(task_name=RESUME_WORKFLOW).tasks[0]
+    assert newest.state is TaskState.COMPLETED
+
+
 def test_only_an_existing_workflow_is_resumed(rig: Rig) -> None:
     absent = "00000000-0000-7000-8000-000000000000"
     codes = [

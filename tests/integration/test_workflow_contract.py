@@ -21,7 +21,7 @@ import pytest
 
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.embedded.worker import HorsiesWorker
-from airflow_horsies.exceptions import TaskIdTaken, WorkflowNotFound, WorkflowNotPaused
+from airflow_horsies.exceptions import SchemaUnsupported, TaskIdTaken, WorkflowNotFound, WorkflowNotPaused
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.models import (
     CancelOutcome,
@@ -34,11 +34,15 @@ from airflow_horsies.models import (
     wrap_definition,
 )
 from tests.integration.conftest import HERE, MakeHook, _cloned
-from tests.integration.releases import release_python
+from tests.integration.releases import RELEASES, can_be_controlled, keeps_history, release_python
 
 SECONDS = 60
 CANCELS = int(os.environ.get("WORKFLOW_CANCELS", "12"))
 LIVE = "('PENDING', 'CLAIMED', 'RUNNING')"
+
+controlled = pytest.mark.parametrize(
+    "release", [release for release in RELEASES if can_be_controlled(release)], indirect=True
+)
 
 
 def make_worker(postgres: EmbeddedPostgres, database: str, release: str, folder: Path, **more: Any) -> HorsiesWorker:
@@ -315,6 +319,7 @@ def live_remains(hook: HorsiesHook, workflow_id: str) -> list[tuple[Any, ...]]:
     return rows(hook, sql, workflow_id)
 
 
+@controlled
 def test_cancel_before_anything_runs_leaves_nothing(hook: HorsiesHook) -> None:
     workflow_id = hook.start_workflow(wrap_definition("contract.child", {"n": 1}, queue="nobody"))
     assert hook.cancel_workflow(workflow_id) is CancelOutcome.CANCELLED
@@ -332,6 +337,7 @@ def test_cancel_before_anything_runs_leaves_nothing(hook: HorsiesHook) -> None:
     )
 
 
+@controlled
 def test_cancel_while_a_node_runs_ends_the_rest(hook: HorsiesHook) -> None:
     workflow_id = hook.start_workflow(wrap_definition("contract.diamond", {"sleep": 1.0}))
     until(lambda: states_of(hook, workflow_id).get("workflow/fetch") == "RUNNING")
@@ -343,6 +349,7 @@ def test_cancel_while_a_node_runs_ends_the_rest(hook: HorsiesHook) -> None:
     assert hook.wait_workflow(workflow_id).state is WorkflowState.CANCELLED
 
 
+@controlled
 def test_cancel_ends_a_node_that_waits_for_its_next_attempt(hook: HorsiesHook) -> None:
     policy = RetryPolicy.fixed([60], auto_retry_for=["LATER"], jitter=False)
     workflow_id = hook.start_workflow(Graph(name="parked", nodes={"a": node("w.retried", retry_policy=policy)}))
@@ -352,6 +359,18 @@ def test_cancel_ends_a_node_that_waits_for_its_next_attempt(hook: HorsiesHook) -
     assert states_of(hook, workflow_id) == {"a": "SKIPPED"}
 
 
+def test_older_releases_start_workflows_and_refuse_to_cancel_and_pause_them(hook: HorsiesHook, release: str) -> None:
+    workflow_id = hook.start_workflow(wrap_definition("contract.child", {"n": 1, "sleep": 1.0}))
+    for verb, use in {"cancel": hook.cancel_workflow, "pause": hook.pause_workflow}.items():
+        if not can_be_controlled(release):
+            with pytest.raises(
+                SchemaUnsupported, match=f"older than release 0\\.4\\.6, where SQL cannot {verb} a workflow"
+            ):
+                use(workflow_id)
+    assert hook.wait_workflow(workflow_id, timeout_seconds=SECONDS).output == 101
+
+
+@controlled
 def test_workflow_that_has_ended_is_left_alone(hook: HorsiesHook) -> None:
     workflow_id = hook.start_workflow(wrap_definition("contract.child", {"n": 1}))
     hook.wait_workflow(workflow_id, timeout_seconds=SECONDS)
@@ -360,6 +379,7 @@ def test_workflow_that_has_ended_is_left_alone(hook: HorsiesHook) -> None:
     assert hook.read_workflow_outcome(workflow_id).state is WorkflowState.COMPLETED
 
 
+@controlled
 def test_unknown_workflow_is_not_found(hook: HorsiesHook) -> None:
     unknown = str(uuid.uuid4())
     assert hook.read_workflow_states([unknown]) == {}
@@ -371,6 +391,7 @@ def test_unknown_workflow_is_not_found(hook: HorsiesHook) -> None:
             use(unknown)
 
 
+@controlled
 def test_cancels_at_random_moments_leave_nothing_live_and_never_deadlock(
     hook: HorsiesHook, make_hook: MakeHook, workflow_database: str
 ) -> None:
@@ -406,6 +427,7 @@ def test_cancels_at_random_moments_leave_nothing_live_and_never_deadlock(
 # -- pausing ---------------------------------------------------------------------------------------------------------
 
 
+@controlled
 def test_paused_workflow_starts_nothing_and_goes_on_when_it_is_resumed(hook: HorsiesHook) -> None:
     workflow_id = hook.start_workflow(wrap_definition("contract.diamond", {"n": 1, "sleep": 0.5}))
     until(lambda: states_of(hook, workflow_id).get("workflow/fetch") == "RUNNING")
@@ -418,6 +440,7 @@ def test_paused_workflow_starts_nothing_and_goes_on_when_it_is_resumed(hook: Hor
     assert (outcome.state, outcome.output) == (WorkflowState.COMPLETED, 2 + 101 + 101)
 
 
+@controlled
 def test_pause_before_the_first_task_keeps_it_from_running(hook: HorsiesHook) -> None:
     nodes = {"slow": node("w.fetch", n=1, sleep=0.5), "next": node("w.double", x=ref("slow"))}
     workflow_id = hook.start_workflow(Graph(name="held", nodes=nodes, output="next"))
@@ -447,6 +470,7 @@ def test_pause_inside_is_seen_by_who_waits_for_the_outer_one(hook: HorsiesHook, 
     assert hook.wait_workflow(workflow_id, timeout_seconds=SECONDS).state is WorkflowState.FAILED
 
 
+@controlled
 def test_pause_inside_wakes_waiters_by_a_notification(hook: HorsiesHook, tmp_path: Path) -> None:
     marker = tmp_path / "marker"
     marker.touch()
@@ -481,6 +505,29 @@ def test_only_a_paused_workflow_can_be_tried_again(hook: HorsiesHook) -> None:
     assert hook.wait_workflow(workflow_id, timeout_seconds=SECONDS).state is WorkflowState.FAILED
     with pytest.raises(WorkflowNotPaused, match="is not paused"):
         hook.retry_workflow(workflow_id)
+
+
+@pytest.mark.parametrize("release", [known for known in RELEASES if keeps_history(known)], indirect=True)
+def test_paused_workflow_expires_where_the_workers_allow_no_longer_pause(
+    make_hook: MakeHook, database: str, postgres: EmbeddedPostgres, release: str, tmp_path: Path
+) -> None:
+    hook = make_hook(database)
+    marker = tmp_path / "marker"
+    marker.touch()
+    with make_worker(postgres, database, release, tmp_path, environ={"PAUSED_AT_MOST": "2"}):
+        nodes = {"a": node("w.fetch", n=1), "b": node("w.check", x=ref("a"), marker=str(marker))}
+        plain = hook.start_workflow(Graph(name="pauses", nodes=nodes, output="b", on_error="pause"))
+        outer = hook.start_workflow(wrap_definition("contract.outer", {"marker": str(marker)}))
+        assert hook.wait_workflow(plain, timeout_seconds=SECONDS, until_paused=True).is_paused
+        outcome = hook.wait_workflow(plain, timeout_seconds=SECONDS)
+        assert (outcome.state, outcome.output, outcome.is_paused) == (WorkflowState.EXPIRED, None, False)
+        assert live_remains(hook, plain) == []
+        assert hook.cancel_workflow(plain) is CancelOutcome.ALREADY_FINISHED
+        # The workflow around one that has expired ends, too.
+        outcome = hook.wait_workflow(outer, timeout_seconds=SECONDS)
+        print(outcome)
+        assert outcome.state is WorkflowState.FAILED
+        assert live_remains(hook, outer) == []
 
 
 # -- waiting ---------------------------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ from airflow_horsies.models import (
     wrap_definition,
 )
 from tests.integration.conftest import MakeHook
+from tests.integration.releases import keeps_history
 
 NAMESPACE = {"namespace": "tests"}
 MONTH = wrap_definition("flights.month", {"month": 3})
@@ -186,7 +187,7 @@ def test_submissions_in_tables_of_an_older_version_are_tasks(hook: HorsiesHook) 
 
 
 def test_role_without_the_grants_sends_tasks_and_is_told_what_workflows_need(
-    hook: HorsiesHook, make_hook: MakeHook, database: str
+    hook: HorsiesHook, make_hook: MakeHook, database: str, release: str
 ) -> None:
     role = f"narrow_{uuid.uuid4().hex[:8]}"
     migrate_ledger(hook.client)
@@ -218,6 +219,11 @@ def test_role_without_the_grants_sends_tasks_and_is_told_what_workflows_need(
             connection.execute(needed.encode())
             sent = submit(narrow, instance(), Graph(name="g", nodes={"a": node("load"), "b": node("x", after=["a"])}))
             assert narrow.pause_workflow(sent.task_id) == narrow.resume_workflow(sent.task_id) == [sent.task_id]
+            if keeps_history(release):
+                with pytest.raises(AccessDenied, match="GRANT SELECT, UPDATE ON horsies_key_reservations"):
+                    narrow.cancel_workflow(sent.task_id)
+                assert narrow.read_workflow_outcome(sent.task_id).state is WorkflowState.RUNNING
+                connection.execute(f"GRANT UPDATE ON horsies_key_reservations TO {role}".encode())
             assert narrow.cancel_workflow(sent.task_id) is CancelOutcome.CANCELLED
             narrow.close()
         finally:

@@ -121,8 +121,8 @@ class Rig:
     def progress(self, task_id: str) -> Progress | None:
         return self.hook.client.session.run(lambda: ledger.read_progress([task_id])).get(task_id)
 
-    def until(self, holds: Callable[[], Any], what: str) -> Any:
-        give_up = time.monotonic() + WAIT_SECONDS
+    def until(self, holds: Callable[[], Any], what: str, *, seconds: float = WAIT_SECONDS) -> Any:
+        give_up = time.monotonic() + seconds
         while not (found := holds()):
             assert time.monotonic() < give_up, f"{what} did not come\n{self.log.read_text()[-3000:]}"
             time.sleep(0.05)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,20 @@ from horsies import (
     WorkflowSpec,
 )
 
+
+def retention() -> dict[str, Any]:
+    """How long a workflow may be paused, where the release has such a setting and the test wants it."""
+    seconds = os.environ.get("PAUSED_AT_MOST")
+    if seconds is None:
+        return {}
+    from horsies.core.models.retention import RetentionConfig
+
+    return {"retention": RetentionConfig(paused_workflow_auto_cancel_after=timedelta(seconds=float(seconds)))}
+
+
 app = Horsies(
     AppConfig(
+        **retention(),
         broker=PostgresConfig(database_url=os.environ["HORSIES_DATABASE_URL"]),
         recovery=RecoveryConfig(
             runner_heartbeat_interval_ms=1_000,
@@ -38,7 +51,7 @@ app = Horsies(
     ),
 )
 
-KNOWN = {"contract.child", "contract.diamond", "contract.loose", "contract.outer"}
+KNOWN = {"contract.child", "contract.diamond", "contract.loose", "contract.marked", "contract.outer"}
 
 
 @app.task("airflow_horsies.begin")
@@ -104,6 +117,14 @@ def count() -> TaskResult[int, TaskError]:
     return TaskResult(ok=1)
 
 
+@app.task("w.mark")
+def mark(*, path: str) -> TaskResult[None, TaskError]:
+    """Leaves a line of each run."""
+    with Path(path).open("a") as marks:
+        marks.write("ran\n")
+    return TaskResult(ok=None)
+
+
 class Child(WorkflowDefinition[int]):
     name = "child"
     definition_key = "contract.child"
@@ -163,3 +184,16 @@ class Loose(WorkflowDefinition[None]):
         a = TaskNode(fn=fetch, kwargs={"n": 1}, node_id="first")
         b = TaskNode(fn=fetch, kwargs={"n": 2}, node_id="second")
         return WorkflowSpec(name=cls.name, tasks=[a, b])
+
+
+class Marked(WorkflowDefinition[int]):
+    """A workflow that leaves a line of each run."""
+
+    name = "marked"
+    definition_key = "contract.marked"
+
+    @classmethod
+    def build_with(cls, app: Any, *, path: str, **_: JsonValue) -> WorkflowSpec[int]:
+        a = TaskNode(fn=mark, kwargs={"path": path}, node_id="mark")
+        b = TaskNode(fn=count, waits_for=[a], node_id="next")
+        return WorkflowSpec(name=cls.name, tasks=[a, b], output=b)

@@ -116,7 +116,8 @@ def test_without_a_maximum_heartbeats_extend_nothing() -> None:
         b'["\\ud800"]',
         b'{"__classname__": "x"}',
         b'[{"__type": "x"}]',
-        b"[" * (MAX_ANSWER_NESTING + 2) + b"]" * (MAX_ANSWER_NESTING + 2),
+        b"[" * (MAX_ANSWER_NESTING + 1) + b"]" * (MAX_ANSWER_NESTING + 1),
+        b'{"a":' * (MAX_ANSWER_NESTING + 1) + b"1" + b"}" * (MAX_ANSWER_NESTING + 1),
         b"[" * 100_000,
         b'{"a":' * 100_000,
         b"9" * 5_000,
@@ -143,3 +144,8 @@ def test_no_body_is_null() -> None:
 def test_the_digest_is_that_of_the_value() -> None:
     assert digest_answer('{"a":1,"b":"\\u00e9"}') == digest_answer('{ "b": "é",\n"a": 1 }')
     assert len({digest_answer(text) for text in ("1", "1.0", '"1"', "true", "[1]", "null")}) == 6
+
+
+def test_an_answer_may_be_nested_up_to_the_limit() -> None:
+    text = "[" * MAX_ANSWER_NESTING + "1" + "]" * MAX_ANSWER_NESTING
+    assert parse_answer(text.encode()) == text

@@ -141,7 +141,7 @@ class Database:
         row = {name: params[name] for name in names}
         for each in json.loads(params["rounds"]):
             work = bytes.fromhex(each["work"].removeprefix(r"\x"))
-            kept = {"released_at": None, "is_to_be_cancelled": False, "seen_try": None}
+            kept = {"released_at": None, "is_to_be_cancelled": False, "seen_try": None, "kind": "TASK"}
             self.submissions.append({**row, **each, "work": work, **kept})
         return []
 

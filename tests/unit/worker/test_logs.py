@@ -285,6 +285,43 @@ def test_what_a_task_prints_goes_where_it_went_and_to_its_attempt() -> None:
         assert (child.out.getvalue(), child.err.getvalue()) == (b"to stdout\n", b"to stderr\n")
 
 
+TOKEN = "hcb_" + "Zm9vYmFy-_mF6cXV4Zm9vYmFyYmF6cXV4Zm9vYmFyYmE"
+
+
+@pytest.mark.parametrize("in_attempt", [True, False])
+@pytest.mark.parametrize("end", ["\n", ""])
+@pytest.mark.parametrize("pieces", [1, 2, 3, 20])
+def test_a_token_of_a_callback_is_in_no_log_however_it_is_cut(in_attempt: bool, end: str, pieces: int) -> None:
+    with capturing() as child:
+        log = child.begin() if in_attempt else None
+        text = f"at https://a/callbacks/{TOKEN}/fail, oh"
+        for begin in range(0, len(text), len(text) // pieces):
+            print(text[begin : begin + len(text) // pieces], end="", flush=True)
+        print(f" and {TOKEN}", end=end, flush=True)
+        child.end()
+        assert child.out.getvalue().decode() == f"at https://a/callbacks/hcb_***/fail, oh and hcb_***{end}"
+        if log is not None:
+            assert texts(log) == ["at https://a/callbacks/hcb_***/fail, oh and hcb_***"]
+
+
+def test_a_token_on_the_seam_of_two_chunks_is_masked() -> None:
+    for begin in range(CHUNK_BYTES - 60, CHUNK_BYTES + 5, 7):
+        with capturing() as child:
+            child.begin(0)
+            print("." * begin + TOKEN + "," * CHUNK_BYTES)
+            child.end()
+            assert child.out.getvalue() == b"." * begin + b"hcb_***" + b"," * CHUNK_BYTES + b"\n"
+
+
+def test_text_that_only_begins_like_a_token_is_printed_whole() -> None:
+    with capturing() as child:
+        child.begin()
+        for text in ("each", " hc", "hcb", "hcb_", "hcb_short", " h"):
+            print(text, end="", flush=True)
+        child.end()
+        assert child.out.getvalue() == b"each hchcbhcb_hcb_short h"
+
+
 def test_what_is_printed_while_no_attempt_runs_is_no_attempts() -> None:
     with capturing() as child:
         print("before")
