@@ -157,7 +157,4 @@ def _grants(settings: ClientSettings) -> str:
     user = args.get("user", "the user of this connection")
     to_start = f'GRANT SELECT, INSERT, UPDATE ON horsies_workflows, horsies_workflow_tasks TO "{user}";'
     to_cancel = f'GRANT SELECT, UPDATE ON horsies_key_reservations TO "{user}";'
-    return f"{NEEDED_GRANTS}
-  {to_start}
-{NEEDED_TO_CANCEL}
-  {to_cancel}"
+    return f"{NEEDED_GRANTS}\n  {to_start}\n{NEEDED_TO_CANCEL}\n  {to_cancel}"
