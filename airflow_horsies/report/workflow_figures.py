@@ -74,19 +74,20 @@ def nodes_of(spark: SparkSession, workflows: DataFrame, end: datetime) -> DataFr
     :param workflows: the result of :func:`ended_workflows`.
     """
     (oldest,) = workflows.agg(f.date_format(f.min("created_at"), "yyyy-MM-dd'T'HH:mm:ssXXX")).first() or (None,)
-    since = {} if oldest is None else {"since": oldest}
+    # Without workflows, there is nothing to read.
+    during = {"since": oldest or end.isoformat(), "until": end.isoformat()}
     columns = ("workflow_id", "root_workflow_id", "workflow_name", "node_name", "task_name", "state", "is_workflow")
     nodes = (
         read_table(spark, "nodes", *columns, "sub_workflow_id", "task_id", "finished_at", "error_code")
-        .options(**since)
+        .options(**during)
         .load()
         .withColumnRenamed("workflow_name", "inner_workflow")
         # What starts a registered workflow is of interest only if it could not.
         .where((f.col("task_name") != BEGIN) | (f.col("state") == "FAILED"))
     )
-    tasks = read_table(spark, "tasks", "task_id", "sent_at", "enqueued_at").options(**since).load()
+    tasks = read_table(spark, "tasks", "task_id", "sent_at", "enqueued_at").options(**during).load()
     times = tasks.select("task_id", f.coalesce("sent_at", "enqueued_at").alias("sent_at")).join(
-        _times_of_tasks(spark, since, end), "task_id", "left"
+        _times_of_tasks(spark, during), "task_id", "left"
     )
     parked = f.coalesce("parked_seconds", f.lit(0.0))
     # Its task ended while it was parked.
@@ -111,10 +112,10 @@ def compute_workflow_figures(workflows: DataFrame, nodes: DataFrame) -> Workflow
     )
 
 
-def _times_of_tasks(spark: SparkSession, since: dict[str, str], end: datetime) -> DataFrame:
+def _times_of_tasks(spark: SparkSession, during: dict[str, str]) -> DataFrame:
     """When each task first started, how long it ran, and how long it was parked between its attempts."""
     columns = ("task_id", "attempt", "will_retry", "error_code", "started_at", "finished_at")
-    attempts = read_table(spark, "attempts", *columns).options(**since, until=end.isoformat()).load()
+    attempts = read_table(spark, "attempts", *columns).options(**during).load()
     following = f.lead("started_at").over(Window.partitionBy("task_id").orderBy("attempt"))
     known = attempts.withColumns(
         {
