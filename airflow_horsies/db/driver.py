@@ -36,9 +36,7 @@ def run(connection: Any, script: Script[T], pipeline: psycopg.Pipeline | None = 
                 cursor.execute(statement.sql, statement.params or None)
             statement = script.send(_rows(cursor) if pipeline is None else LazyRows(cursor, pipeline))
     except StopIteration as stop:
-        # Rows can be fetched only while the pipeline is open.
-        found: Any = stop.value
-        outcome: T = found[:] if isinstance(found, LazyRows) else found
+        outcome: T = _fetched(stop.value)
         return outcome
 
 
@@ -63,6 +61,11 @@ class LazyRows(Sequence[Row]):
 
     def __len__(self) -> int:
         return len(self._fetched)
+
+
+def _fetched(outcome: Any) -> Any:
+    """Rows can be fetched only while the pipeline is open."""
+    return outcome[:] if isinstance(outcome, LazyRows) else outcome
 
 
 def _copy_in(cursor: Any, statement: CopyIn) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import time
@@ -10,8 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import psycopg
 import pytest
+from airflow.sdk import Connection
 
 from airflow_horsies.client.ledger import migrate_ledger
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
@@ -19,6 +22,7 @@ from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.models import (
     AirflowTry,
     Graph,
+    RetryPolicy,
     SubmitOutcome,
     SubmitResult,
     TaskInstanceKey,
@@ -29,12 +33,13 @@ from airflow_horsies.models import (
 from tests.integration.conftest import MakeHook, _cloned
 from tests.integration.releases import can_be_controlled, keeps_history
 from tests.integration.test_submission_kills import COMMIT, LOCK, Moment, kill_at, moments_of, watch
-from tests.integration.test_workflow_contract import SECONDS, make_worker, rows
+from tests.integration.test_workflow_contract import SECONDS, make_worker, rows, states_of, until
 
 KILLS = int(os.environ.get("WORKFLOW_KILLS", "16"))
 STARTERS = 8
 NAMESPACE = {"namespace": "tests"}
 FIRST = AirflowTry(try_number=1)
+CRASHES = RetryPolicy.fixed([1, 1], auto_retry_for=["WORKER_CRASHED"], jitter=False)
 
 MakeGraph = Callable[[Path], Graph]
 Everything = dict[str, list[tuple[Any, ...]]]
@@ -235,3 +240,68 @@ def test_workflow_of_eight_starters_of_which_most_are_killed_runs_once(
     assert (rows(hook, outer)[0][0] + rows(hook, below)[0][0]) - known_before == len(started) * (
         2 if make_graph is registered else 1
     )
+
+
+# -- Postgres --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_workflow_outlives_the_kill_of_postgres_and_is_heard_of(release: str, tmp_path: Path) -> None:
+    """SIGKILL of the whole server, and its recovery, while a node runs, in it and with a waiter on the event loop."""
+    postgres = EmbeddedPostgres(tmp_path / "postgres", durable=True)
+    marker, gate = tmp_path / "marker", tmp_path / "gate"
+    nodes = {
+        "mark": node("w.mark", path=str(marker)),
+        "gated": node("w.gated", path=str(gate), after=["mark"], retry_policy=CRASHES),
+        "child": node(workflow="contract.child", n=1, after=["gated"]),
+    }
+    try:
+        with postgres, make_worker(postgres, "postgres", release, tmp_path) as worker:
+            hook = hook_of(postgres)
+            workflow_id = hook.start_workflow(Graph(name="outlives", nodes=nodes, output="child"))
+            until(lambda: states_of(hook, workflow_id)["gated"] == "RUNNING")
+
+            async def wait() -> WorkflowState | None:
+                async with hook.subscribe_workflows([workflow_id]) as waiter:
+                    killing = asyncio.create_task(asyncio.to_thread(kill_and_recover, postgres))
+                    await killing
+                    if not worker.process.running:
+                        worker.start()
+                    gate.touch()
+                    async with asyncio.timeout(4 * SECONDS):
+                        while waiter.pending:
+                            await waiter.news()
+                    return waiter.ended[workflow_id]
+
+            assert asyncio.run(wait()) is WorkflowState.COMPLETED
+            assert hook.read_workflow_outcome(workflow_id).output == 101
+            assert marker.read_text() == "ran\n"
+            hook.close()
+    finally:
+        postgres.delete()
+
+
+def hook_of(postgres: EmbeddedPostgres) -> HorsiesHook:
+    info = postgres.conninfo()
+    fields = {"host": info["host"], "port": info["port"], "login": info["user"], "password": info["password"]}
+    connection = Connection(conn_id="killed", conn_type="horsies", schema=info["dbname"], **fields)
+    return HorsiesHook("killed", connection=connection)
+
+
+def kill_and_recover(postgres: EmbeddedPostgres) -> None:
+    server = psutil.Process(postgres.process.pid)
+    for process in [server, *server.children(True)]:
+        process.kill()
+    postgres.process.wait(60)
+    time.sleep(2)
+    (postgres.data_folder / "postmaster.pid").unlink(missing_ok=True)
+    postgres.process.start()
+
+    def answers() -> bool:
+        try:
+            psycopg.connect(**postgres.conninfo(), connect_timeout=5).close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    until(answers)

@@ -125,6 +125,14 @@ def mark(*, path: str) -> TaskResult[None, TaskError]:
     return TaskResult(ok=None)
 
 
+@app.task("w.gated")
+def gated(*, path: str) -> TaskResult[None, TaskError]:
+    """Runs until the test lets it go."""
+    while not Path(path).exists():
+        time.sleep(0.05)
+    return TaskResult(ok=None)
+
+
 class Child(WorkflowDefinition[int]):
     name = "child"
     definition_key = "contract.child"
