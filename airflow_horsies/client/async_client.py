@@ -19,6 +19,7 @@ from airflow_horsies.client.steps import Call, Pause, PlainTransaction, Step, Tr
 from airflow_horsies.client.threads import Threads, ThreadsBlocked
 from airflow_horsies.client.waiting import wait_timeout
 from airflow_horsies.client.workflow_clients import AsyncWorkflowClient
+from airflow_horsies.client.watched import WatchedSession
 from airflow_horsies.core.batch import BatchSpec, BatchTasks, ChunkCount, SubmittedBatch
 from airflow_horsies.core.catalog import KnownTask
 from airflow_horsies.core.cluster import QueueDepth, WorkerState
@@ -28,6 +29,7 @@ from airflow_horsies.core.spec import TaskSpec
 from airflow_horsies.core.submission import AirflowTry, OnClear, Submission, SubmitResult, TaskInstanceKey
 from airflow_horsies.core.task import LIVE_STATES, CancelOutcome, TaskState, TaskView
 from airflow_horsies.core.validation import require_task_id
+from airflow_horsies.db.connection import Database
 from airflow_horsies.exceptions import DatabaseBusy
 from airflow_horsies.ledger import attempts, cancelling
 from airflow_horsies.ledger import schema as ledger_schema
@@ -40,7 +42,16 @@ T = TypeVar("T")
 MAX_TASKS_ON_LOOP = 200
 # As many items are found within some ten milliseconds.
 MAX_ITEMS_ON_LOOP = 5_000
-THREADS = Threads("horsies-client", purpose="large batches", blocked_by="the horsies database")
+# By the address of the database: one that does not answer blocks no calls on another.
+_threads: dict[str, Threads] = {}
+
+
+def threads_of(database: Database) -> Threads:
+    """The threads for large batches of a database."""
+    address = database.address
+    if address not in _threads:
+        _threads[address] = Threads("horsies-client", purpose="large batches", blocked_by=address)
+    return _threads[address]
 
 
 class AsyncClient(AsyncWorkflowClient):
@@ -219,11 +230,12 @@ class AsyncClient(AsyncWorkflowClient):
         """For much data: the same call on a connection of its own, while the event loop goes on."""
 
         def run() -> T:
-            with Client(self.settings, migrate_seconds=0) as client:
+            session = WatchedSession(self.settings.database)
+            with Client(self.settings, session=session, migrate_seconds=0) as client:
                 return call(client)
 
         try:
-            return await THREADS.run(run)
+            return await threads_of(self.settings.database).run(run)
         except ThreadsBlocked as blocked:
             raise DatabaseBusy(f"The horsies database keeps other calls waiting: {blocked}") from None
 

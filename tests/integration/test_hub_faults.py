@@ -8,6 +8,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
@@ -20,14 +22,18 @@ from psycopg import sql
 
 from airflow_horsies.client import hub as hub_module
 from airflow_horsies.client import pool as pool_module
+from airflow_horsies.client import watched as watched_module
+from airflow_horsies.client.async_client import MAX_TASKS_ON_LOOP
+from airflow_horsies.client.client import Client
 from airflow_horsies.client.hub import Waiter, hub_of
 from airflow_horsies.client.ledger import migrate_ledger, prune_ledger
 from airflow_horsies.client.pool import pool_of
+from airflow_horsies.client.threads import THREADS
 from airflow_horsies.db.limits import Limits
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.exceptions import CutoverPending, DatabaseBusy, SchemaMissing, WireError
 from airflow_horsies.hook import HorsiesHook
-from airflow_horsies.models import AirflowTry, TaskInstanceKey, TaskState
+from airflow_horsies.models import AirflowTry, TaskInstanceKey, TaskState, TaskView
 from airflow_horsies.triggers import (
     HorsiesBatchTrigger,
     HorsiesQueueTrigger,
@@ -282,6 +288,81 @@ def test_trigger_that_is_cancelled_while_it_reads_leaves_no_connection_behind(
         await until_connected(hook, 0)
 
     run(check())
+
+
+@asynccontextmanager
+async def silent_threads(hook: HorsiesHook) -> AsyncIterator[list[asyncio.Task[dict[str, TaskView]]]]:
+    """As many large reads as there are threads, all on backends that do not answer."""
+    ids, go = hook.enqueue_tasks([LATER] * 3), threading.Event()
+    hook.close()
+    client = await hook.async_client()
+
+    def read(client: Client) -> dict[str, TaskView]:
+        client.read_states(ids[:1])
+        go.wait(30)
+        return client.read_tasks(ids)
+
+    reads = [asyncio.create_task(client.in_thread(read)) for _ in range(THREADS)]
+    pids: list[int] = []
+    async with asyncio.timeout(20):
+        while len(pids) < THREADS:
+            pids = await asyncio.to_thread(backends_of, hook)
+    with stopped(pids):
+        go.set()
+        yield reads
+
+
+@on_one_release
+def test_thread_whose_backend_does_not_answer_reads_on_another(
+    hook: HorsiesHook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watched_module, "LIMITS", QUICK)
+
+    async def check() -> None:
+        async with silent_threads(hook) as reads:
+            assert [len(found) for found in await asyncio.gather(*reads)] == [3] * THREADS
+
+    run(check())
+
+
+@on_one_release
+def test_thread_does_not_wait_long_for_a_lock(
+    hook: HorsiesHook, make_hook: MakeHook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watched_module, "LIMITS", QUICK)
+    ids = hook.enqueue_tasks([LATER] * 3)
+
+    async def check() -> None:
+        client = await make_hook().async_client()
+        async with locked(hook):
+            with pytest.raises(DatabaseBusy, match="Cannot run a statement"):
+                await client.in_thread(lambda client: client.read_tasks(ids))
+        assert len(await client.in_thread(lambda client: client.read_tasks(ids))) == 3
+
+    run(check())
+
+
+@on_one_release
+def test_large_batches_do_not_wait_for_another_database_that_is_silent(
+    hook: HorsiesHook, make_hook: MakeHook, postgres: EmbeddedPostgres, template: str
+) -> None:
+    name = f"other_{uuid.uuid4().hex[:12]}"
+    postgres.create_database(name, template=template)
+    other = make_hook(name)
+    ids = other.enqueue_tasks([LATER] * (MAX_TASKS_ON_LOOP + 1))
+
+    async def check() -> None:
+        async with silent_threads(hook) as reads:
+            async with asyncio.timeout(20):
+                assert len(await (await other.async_client()).read_tasks(ids)) == len(ids)
+            assert not any(read.done() for read in reads)
+        await asyncio.gather(*reads)
+
+    try:
+        run(check())
+    finally:
+        other.close()
+        postgres.drop_database(name)
 
 
 async def until_connected(hook: HorsiesHook, connections: int) -> None:
