@@ -18,8 +18,8 @@ from airflow_horsies.client.settings import ClientSettings
 from airflow_horsies.client.steps import Call, Pause, PlainTransaction, Step, Transaction
 from airflow_horsies.client.threads import Threads, ThreadsBlocked
 from airflow_horsies.client.waiting import wait_timeout
-from airflow_horsies.client.workflow_clients import AsyncWorkflowClient
 from airflow_horsies.client.watched import WatchedSession
+from airflow_horsies.client.workflow_clients import AsyncWorkflowClient
 from airflow_horsies.core.batch import BatchSpec, BatchTasks, ChunkCount, SubmittedBatch
 from airflow_horsies.core.catalog import KnownTask
 from airflow_horsies.core.cluster import QueueDepth, WorkerState

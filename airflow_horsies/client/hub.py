@@ -78,6 +78,7 @@ class Waiter:
     def __init__(self, task_ids: Iterable[str], seen: Mapping[str, LogCursor] | None = None) -> None:
         self.pending = set(task_ids)
         self.ended: dict[str, TaskState | None] = {}
+        self._new_ended: dict[str, TaskState | None] = {}
         self.seen = seen
         self._unread_news: dict[str, TaskNews] = {}
         self._error: HorsiesError | None = None
@@ -101,6 +102,11 @@ class Waiter:
         news, self._unread_news = self._unread_news, {}
         return news
 
+    def take_ended(self) -> dict[str, TaskState | None]:
+        """The tasks that have ended since the last call."""
+        ended, self._new_ended = self._new_ended, {}
+        return ended
+
     def wants(self) -> dict[str, LogCursor]:
         """The tasks to follow, with the last line read of each."""
         if self.seen is None or self._unread_news:
@@ -110,7 +116,7 @@ class Waiter:
     def deliver(self, task_id: str, state: TaskState | None) -> None:
         if task_id in self.pending:
             self.pending.remove(task_id)
-            self.ended[task_id] = state
+            self.ended[task_id] = self._new_ended[task_id] = state
             self._news.set()
 
     def add_news(self, news: Mapping[str, TaskNews]) -> None:

@@ -50,6 +50,10 @@ class WorkflowWaiter:
         if self._error is not None:
             raise self._error
 
+    def take_ended(self) -> dict[str, WorkflowState | None]:
+        """Those that have ended; they are few, so all of them."""
+        return dict(self.ended)
+
     def deliver(self, workflow_id: str, status: WorkflowStatus | None) -> None:
         if workflow_id not in self.pending:
             return

@@ -332,51 +332,57 @@ class ChunkCount:
         return self.wanted - self.completed - self.failed
 
 
-def count_failures(ended: Mapping[str, TaskState | None], counts: Mapping[str, ChunkCount]) -> int:
-    """How many items have not completed and will not.
-
-    :param ended: the tasks that have ended.
-    :param counts: the chunks, ended or not, as far as they are known.
-    """
-    failures = 0
-    for task_id, state in ended.items():
-        if state is not TaskState.COMPLETED:
-            failures += counts[task_id].wanted - counts[task_id].completed if task_id in counts else 1
-    return failures + sum(count.failed for task_id, count in counts.items() if task_id not in ended)
-
-
 class FailureCount:
-    """Counts the items of a batch that have not completed and will not: of an ended chunk once, and of the others at
-    intervals.
+    """Counts the items of a batch that have not completed and will not: of an ended task once, and of chunks that have
+    not ended at intervals.
 
     :param chunk_ids: the tasks of the batch that are chunks.
     :param interval: seconds between two counts of chunks that have not ended.
     """
 
     def __init__(self, chunk_ids: Iterable[str], interval: float) -> None:
-        self._chunk_ids = frozenset(chunk_ids)
         self._interval = interval
         self._due = 0.0
+        self._ended: set[str] = set()
+        # Of the tasks that have ended and are counted.
+        self._failures = 0
+        self._uncounted: set[str] = set()
+        self._live_chunks = set(chunk_ids)
         self._counts: dict[str, ChunkCount] = {}
-        self._final: set[str] = set()
 
     def to_count(self, ended: Mapping[str, TaskState | None], now: float) -> list[str]:
-        """The chunks to count now."""
-        failed = {
-            task_id
-            for task_id, state in ended.items()
-            if state is not TaskState.COMPLETED and task_id in self._chunk_ids and task_id not in self._final
-        }
-        self._final |= failed
-        if now >= self._due:
-            self._due = now + self._interval
-            failed |= self._chunk_ids - ended.keys()
-        return sorted(failed)
+        """The chunks to count now.
 
-    def total(self, ended: Mapping[str, TaskState | None], counts: Mapping[str, ChunkCount]) -> int:
+        :param ended: the tasks that have ended, or those of them that ended since the last call.
+        """
+        for task_id, state in ended.items():
+            if task_id not in self._ended:
+                self._end(task_id, state)
+        if now < self._due:
+            return sorted(self._uncounted)
+        self._due = now + self._interval
+        return sorted(self._uncounted | self._live_chunks)
+
+    def _end(self, task_id: str, state: TaskState | None) -> None:
+        self._ended.add(task_id)
+        is_chunk = task_id in self._live_chunks
+        self._live_chunks.discard(task_id)
+        self._counts.pop(task_id, None)
+        if state is TaskState.COMPLETED:
+            return
+        if is_chunk:
+            self._uncounted.add(task_id)
+        else:
+            self._failures += 1
+
+    def total(self, counts: Mapping[str, ChunkCount]) -> int:
         """:param counts: of the chunks to count."""
-        self._counts |= counts
-        return count_failures(ended, self._counts)
+        for task_id in self._uncounted:
+            # The item without an outcome has that of its chunk.
+            self._failures += counts[task_id].wanted - counts[task_id].completed if task_id in counts else 1
+        self._uncounted.clear()
+        self._counts |= {task_id: count for task_id, count in counts.items() if task_id in self._live_chunks}
+        return self._failures + sum(count.failed for count in self._counts.values())
 
 
 def are_over(states: Mapping[str, TaskState], counts: Mapping[str, ChunkCount]) -> bool:

@@ -231,7 +231,7 @@ class HorsiesBatchOperator(HorsiesTaskOperator):
             # Tasks that are no chunks have no counts.
             self._failures = FailureCount(self._sent_ids if self._is_chunked else (), POLL_SECONDS)
         to_count = self._failures.to_count(ended, time.monotonic())
-        return self._failures.total(ended, client.count_items(to_count))
+        return self._failures.total(client.count_items(to_count))
 
     def _is_unfinished(self, client: Client, tasks: Sequence[TaskView]) -> bool:
         if self._is_chunked:

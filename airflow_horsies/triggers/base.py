@@ -19,7 +19,6 @@ from airflow_horsies.client.hub import Waiter
 from airflow_horsies.client.workflow_waiting import WorkflowWaiter
 from airflow_horsies.core.cluster import is_unserved
 from airflow_horsies.core.submission import TaskInstanceKey
-from airflow_horsies.core.task import TaskState
 from airflow_horsies.db.backoff import Backoff
 from airflow_horsies.exceptions import (
     TRANSIENT_ERRORS,
@@ -189,9 +188,11 @@ class HorsiesTrigger(BaseTrigger):
                 if await self._is_unserved(client, waiter.pending):
                     return Reason.NOT_SERVED
             await self._show(client, waiter, task_log)
-            if None in waiter.ended.values():
+            # Only what is new: a batch may have a hundred thousand tasks, and each end wakes its trigger.
+            ended = waiter.take_ended()
+            if None in ended.values():
                 return Reason.NOT_FOUND
-            if await self._decide(client, waiter):
+            if await self._decide(client, waiter, ended):
                 return self.decided
         return Reason.ENDED
 
@@ -209,11 +210,11 @@ class HorsiesTrigger(BaseTrigger):
         task_log = TaskLog(self.log, task_ids, self.seen, numbered=self.numbers_tasks, places=places)
         await task_log.finish_async(client)
 
-    async def _decide(self, client: AsyncClient, waiter: Any) -> bool:
-        return self._is_decided(waiter.ended)
+    async def _decide(self, client: AsyncClient, waiter: Any, ended: Mapping[str, Any]) -> bool:
+        """Whether the outcome no longer depends on the unfinished tasks.
 
-    def _is_decided(self, ended: Mapping[str, TaskState | None]) -> bool:
-        """Whether the outcome no longer depends on the unfinished tasks."""
+        :param ended: the tasks that have ended since the last call.
+        """
         return False
 
     async def _find_task_ids(self, client: AsyncClient) -> list[str]:

@@ -98,12 +98,12 @@ class HorsiesBatchTrigger(HorsiesTrigger):
             if not pause.expired():
                 raise
 
-    async def _decide(self, client: AsyncClient, waiter: Waiter) -> bool:
+    async def _decide(self, client: AsyncClient, waiter: Any, ended: Mapping[str, Any]) -> bool:
         if self.max_failures is None:
             return False
-        to_count = self._failures.to_count(waiter.ended, time.monotonic())
+        to_count = self._failures.to_count(ended, time.monotonic())
         counts = await client.count_items(to_count) if to_count else {}
-        failures = self._failures.total(waiter.ended, counts)
+        failures = self._failures.total(counts)
         return is_lost(failures, allowed=self.max_failures, kept=self.kept)
 
     async def _find_task_ids(self, client: AsyncClient) -> list[str]:

@@ -59,21 +59,21 @@ class HorsiesSensorTrigger(HorsiesTrigger):
             **self._stored_deferral(),
         }
 
-    async def _decide(self, client: AsyncClient, waiter: Any) -> bool:
-        states = await self._effective_states(client, waiter)
+    async def _decide(self, client: AsyncClient, waiter: Any, ended: Mapping[str, Any]) -> bool:
+        states = await self._effective_states(client, ended)
         return any(state in self.failed_states for state in states.values())
 
-    async def _effective_states(self, client: AsyncClient, waiter: Any) -> dict[str, TaskState]:
-        """The states of the ended tasks; a chunk of which all requested items completed has completed."""
-        ended = {task_id: state for task_id, state in waiter.ended.items() if state is not None}
+    async def _effective_states(self, client: AsyncClient, ended: Mapping[str, Any]) -> dict[str, TaskState]:
+        """The states of ended tasks; a chunk of which all requested items completed has completed."""
+        found = {task_id: state for task_id, state in ended.items() if state is not None}
         new = [
             task_id
-            for task_id, state in ended.items()
+            for task_id, state in found.items()
             if state is not TaskState.COMPLETED and task_id not in self._counted
         ]
         self._counts |= await client.count_items(new, self.task_ids or None)
         self._counted.update(new)
-        return effective_states(ended, self._counts)
+        return effective_states(found, self._counts)
 
 
 class HorsiesSubmissionTrigger(HorsiesSensorTrigger):
@@ -147,7 +147,7 @@ class HorsiesSubmissionTrigger(HorsiesSensorTrigger):
             self._counted.clear()
             if latest != task_ids:
                 return None, latest
-            reason = await self._reason(client, waiter)
+            reason = await self._reason(client, waiter, waiter.ended)
             if reason is not None and not await self._is_final(reason):
                 # The task instance was cleared or recreated and is about to submit, or it is about to end.
                 reason = None
@@ -176,13 +176,18 @@ class HorsiesSubmissionTrigger(HorsiesSensorTrigger):
             pause = min(pause, _seconds_until(datetime.fromisoformat(self.deadline)))
         with suppress(TimeoutError):
             async with asyncio.timeout(pause):
-                while await self._reason(client, waiter) is None:
+                ended = waiter.ended
+                while await self._reason(client, waiter, ended) is None:
                     await (waiter.news() if waiter.pending else asyncio.sleep(pause))
+                    # Some that were looked at before may be among the first of them.
+                    new = waiter.take_ended()
+                    ended = new if waiter.pending else waiter.ended
 
-    async def _reason(self, client: AsyncClient, waiter: Any) -> Reason | None:
-        if None in waiter.ended.values():
+    async def _reason(self, client: AsyncClient, waiter: Any, ended: Mapping[str, Any]) -> Reason | None:
+        """:param ended: those to look at; all that have ended, if no others are left to wait for."""
+        if None in ended.values():
             return Reason.NOT_FOUND
-        states = (await self._effective_states(client, waiter)).values()
+        states = (await self._effective_states(client, ended)).values()
         if any(state in self.failed_states for state in states):
             return Reason.DECIDED
         if states and not waiter.pending and all(state in self.allowed_states for state in states):

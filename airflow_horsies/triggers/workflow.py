@@ -124,7 +124,7 @@ class HorsiesWorkflowTrigger(HorsiesTrigger):
         else:
             self.log.info("Workflow %s goes on.", self.workflow_id)
 
-    async def _decide(self, client: AsyncClient, waiter: WorkflowWaiter) -> bool:
+    async def _decide(self, client: AsyncClient, waiter: WorkflowWaiter, ended: Mapping[str, Any]) -> bool:
         return self.on_paused is not OnPaused.WAIT and bool(waiter.paused)
 
     async def _is_unserved(self, client: AsyncClient, task_ids: Collection[str]) -> bool:

@@ -27,8 +27,8 @@ class _OfWorkflows:
     async def _show(self, client: AsyncClient, waiter: Any, task_log: Any) -> None:
         """A sensor shows no lines."""
 
-    async def _effective_states(self, client: AsyncClient, waiter: Any) -> dict[str, TaskState]:
-        return {one: state.as_task_state for one, state in waiter.ended.items() if state is not None}
+    async def _effective_states(self, client: AsyncClient, ended: Mapping[str, Any]) -> dict[str, TaskState]:
+        return {one: state.as_task_state for one, state in ended.items() if state is not None}
 
     def _fails_on(self, waiter: Any) -> bool:
         return self.on_paused is OnPaused.FAIL and bool(waiter.paused)
@@ -74,8 +74,8 @@ class HorsiesWorkflowSensorTrigger(_OfWorkflows, HorsiesSensorTrigger):
             **self._stored_deferral(),
         }
 
-    async def _decide(self, client: AsyncClient, waiter: Any) -> bool:
-        return self._fails_on(waiter) or await super()._decide(client, waiter)
+    async def _decide(self, client: AsyncClient, waiter: Any, ended: Mapping[str, Any]) -> bool:
+        return self._fails_on(waiter) or await super()._decide(client, waiter, ended)
 
 
 class HorsiesWorkflowSubmissionTrigger(_OfWorkflows, HorsiesSubmissionTrigger):
@@ -119,8 +119,8 @@ class HorsiesWorkflowSubmissionTrigger(_OfWorkflows, HorsiesSubmissionTrigger):
             "on_paused": self.on_paused.value,
         }
 
-    async def _reason(self, client: AsyncClient, waiter: Any) -> Reason | None:
-        return Reason.PAUSED if self._fails_on(waiter) else await super()._reason(client, waiter)
+    async def _reason(self, client: AsyncClient, waiter: Any, ended: Mapping[str, Any]) -> Reason | None:
+        return Reason.PAUSED if self._fails_on(waiter) else await super()._reason(client, waiter, ended)
 
     async def _is_final(self, reason: Reason) -> bool:
         if reason is not Reason.PAUSED:

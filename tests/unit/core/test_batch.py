@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import tracemalloc
 from array import array
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -14,7 +15,6 @@ from airflow_horsies.core.batch import (
     FailureCount,
     are_over,
     choose_chunk_size,
-    count_failures,
     effective_states,
     find_tasks,
     locate_items,
@@ -74,12 +74,22 @@ def test_tasks_of_a_batch_are_found_without_their_items() -> None:
             find_tasks([("a", 1, 0, 2), ("b", 1, 2, None)], life=life, size=size)
 
 
+def failures_of(
+    ended: dict[str, TaskState | None], counts: dict[str, ChunkCount], chunk_ids: Iterable[str] | None = None
+) -> int:
+    failures = FailureCount(counts if chunk_ids is None else chunk_ids, interval=30)
+    failures.to_count(ended, now=0)
+    return failures.total(counts)
+
+
 def test_failures_are_counted_by_item() -> None:
     counts = {"a": ChunkCount(5, 3, 1), "b": ChunkCount(5, 3, 2), "c": ChunkCount(4, 4, 0)}
-    assert count_failures({}, counts) == 3
+    assert failures_of({}, counts) == 3
     # The item without an outcome has that of its chunk.
-    assert count_failures({"a": FAILED, "single": FAILED, "other": COMPLETED}, counts) == 5
-    assert count_failures({"c": FAILED}, {"c": counts["c"]}) == 0
+    assert failures_of({"a": FAILED, "single": FAILED, "other": COMPLETED}, counts) == 5
+    assert failures_of({"c": FAILED}, {"c": counts["c"]}) == 0
+    # A chunk that is not recorded any more.
+    assert failures_of({"a": FAILED}, {"b": counts["b"]}, chunk_ids="ab") == 3
     assert are_over({"b": RUNNING, "d": COMPLETED}, counts)
     assert not are_over({"a": RUNNING}, counts)
     assert not are_over({"single": RUNNING}, counts)
@@ -89,10 +99,15 @@ def test_failures_are_counted_by_item() -> None:
 def test_ended_chunks_are_counted_once_and_others_at_intervals() -> None:
     failures = FailureCount(["a", "b", "c"], interval=30)
     assert failures.to_count({"a": FAILED}, now=0) == ["a", "b", "c"]
-    assert failures.total({"a": FAILED}, {"a": ChunkCount(2, 1, 1), "b": ChunkCount(2, 0, 1)}) == 2
+    assert failures.total({"a": ChunkCount(2, 1, 1), "b": ChunkCount(2, 0, 1)}) == 2
+    # All that have ended, or only what is new: it is the same.
     assert failures.to_count({"a": FAILED, "b": COMPLETED}, now=1) == []
-    assert failures.total({"a": FAILED, "b": COMPLETED}, {}) == 1
-    assert failures.to_count({"a": FAILED, "b": COMPLETED}, now=31) == ["c"]
+    assert failures.total({}) == 1
+    assert failures.to_count({}, now=31) == ["c"]
+    assert failures.total({"c": ChunkCount(5, 1, 2)}) == 3
+    assert failures.to_count({"c": FAILED}, now=32) == ["c"]
+    assert failures.total({"c": ChunkCount(5, 1, 3)}) == 5
+    assert failures.total({}) == 5
 
 
 @pytest.mark.parametrize(

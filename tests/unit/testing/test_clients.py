@@ -39,7 +39,7 @@ OF_A_DATABASE = {
 AS_THEY_ARE = {
     Client: {"settings", "namespace", "stay_in", "close"},
     AsyncClient: {"settings"},
-    Waiter: {"take", "wants", "deliver", "add_news", "fail"},
+    Waiter: {"take", "take_ended", "wants", "deliver", "add_news", "fail"},
 }
 
 
