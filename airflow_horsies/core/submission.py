@@ -53,6 +53,7 @@ class AirflowTry:
     :param run_keys: the answers so far.
     :param trace_key: a value that Airflow keeps with the task instance until it is cleared. A triggerer knows no other:
         it is then the ``run_key``, too.
+    :param waits: False if a try succeeds as soon as it has submitted.
     """
 
     try_number: int
@@ -64,6 +65,7 @@ class AirflowTry:
     is_key_of_run: Callable[[str], bool | None] | None = field(default=None, compare=False, repr=False)
     run_keys: Mapping[str, bool | None] = field(default_factory=dict, compare=False, repr=False)
     trace_key: str | None = None
+    waits: bool = True
 
     def __post_init__(self) -> None:
         require_int("try_number", self.try_number, 1, 2**31 - 1)

@@ -27,7 +27,7 @@ from airflow_horsies.ledger.identity import (
     last_try,
 )
 from airflow_horsies.ledger.matching import match_unknown
-from airflow_horsies.ledger.repairing import Repair, find_repair, find_repair_of_life
+from airflow_horsies.ledger.repairing import Repair, find_repair, find_repair_of_life, void_repair
 from airflow_horsies.ledger.rounds import ChunkRound, Round, needs_next_round
 from airflow_horsies.ledger.schema import PACKAGE
 from airflow_horsies.ledger.senders import Pending, Sender
@@ -175,6 +175,8 @@ def submit_batch(
     life = max((row["life"] for row in newest), default=0) + (0 if continues else 1)
     if continues:
         repair = yield from find_repair_of_life(submitter, newest)
+        if is_later_trace(submitter.tried, newest):
+            yield from void_repair(submitter, newest)
     else:
         repair = yield from find_repair(submitter, newest, life=life, on_clear=on_clear)
     uses_earlier = continues or repair is not None

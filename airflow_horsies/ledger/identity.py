@@ -108,7 +108,9 @@ def continues_life(submitter: Submitter, newest: Rows) -> bool:
                     f"{submitter.task_instance} is in try {submitter.tried.try_number}, and try {last_try(newest)} "
                     f"has already asked for task {last['horsies_task_id']}. This try submits nothing."
                 )
-            return True
+            # What is only sent succeeds at once, so a later try is a clear, with the same trace if that did not reset
+            # the run. Nothing has cancelled what was sent.
+            return submitter.tried.waits or not is_later_trace(submitter.tried, newest)
         case Life.NEWER:
             return False
         case Life.OLDER:

@@ -49,25 +49,33 @@ def find_repair(submitter: Submitter, newest: Rows, *, life: int, on_clear: OnCl
     """What the first submission of a life repairs. An open request is taken or void from now on."""
     if not newest:
         return None
-    rows = yield Statement(
-        sql_text(PACKAGE, "take_repair"),
-        {
-            **submitter.key,
-            "base_url": submitter.base_url,
-            "may_take": _is_same_run(submitter, newest, is_requested=True),
-            "is_same_run": _is_same_run(submitter, newest, is_requested=False),
-            "run_started_at": submitter.tried.run_started_at,
-            "life": life,
-            "last_life": newest[0]["life"],
-            # A triggerer does not know it.
-            "clear_number": None if submitter.tried.is_traced else submitter.tried.clear_number,
-            "valid_seconds": VALID_FOR.total_seconds(),
-        },
-    )
-    for row in rows:
+    may_take = _is_same_run(submitter, newest, is_requested=True)
+    for row in (yield _take_repair(submitter, newest, life=life, may_take=may_take)):
         if row["taken_life"] is not None:
             return Repair(_decode_items(row))
     return Repair() if repairs_by_setting(submitter, newest, on_clear) else None
+
+
+def void_repair(submitter: Submitter, newest: Rows) -> Script[None]:
+    """Close an open request, for a later try that only its trace connects with the life. The clear of the request may
+    have left the trace as it was, and a request is for one clear: the next one runs everything again."""
+    yield _take_repair(submitter, newest, life=newest[0]["life"], may_take=False)
+
+
+def _take_repair(submitter: Submitter, newest: Rows, *, life: int, may_take: bool) -> Statement:
+    params = {
+        **submitter.key,
+        "base_url": submitter.base_url,
+        "may_take": may_take,
+        "is_same_run": may_take and _is_same_run(submitter, newest, is_requested=False),
+        "run_started_at": submitter.tried.run_started_at,
+        "life": life,
+        "last_life": newest[0]["life"],
+        # A triggerer does not know it.
+        "clear_number": None if submitter.tried.is_traced else submitter.tried.clear_number,
+        "valid_seconds": VALID_FOR.total_seconds(),
+    }
+    return Statement(sql_text(PACKAGE, "take_repair"), params)
 
 
 def find_repair_of_life(submitter: Submitter, newest: Rows) -> Script[Repair | None]:

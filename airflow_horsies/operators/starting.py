@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, ClassVar
@@ -147,7 +148,8 @@ class HorsiesStartTrigger(StartTrigger):
     async def _send(self, client: AsyncClient, context: Any, specs: Any) -> HorsiesTrigger:
         operator, instance, namespace = self._operator, instance_of(context), client.settings.namespace
         operator._instance = instance
-        self._sent = await operator._send(client, specs, traced_try(context, namespace=namespace))
+        tried = replace(traced_try(context, namespace=namespace), waits=operator.wait_for_completion)
+        self._sent = await operator._send(client, specs, tried)
         operator._accept(self._sent, instance, namespace)
         operator._task_log = operator._make_task_log(None, {})
         self._waiting = operator._trigger(context, self._time_is_over_at)

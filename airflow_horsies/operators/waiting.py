@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, ClassVar, Literal, NoReturn, TypeAlias, assert_never
@@ -291,7 +291,8 @@ class WaitingOperator(WorkerFree, ReleasingOperator):
     def _tried(self, context: Context, namespace: str) -> AirflowTry:
         # Another try of a task that starts in the triggerer knows no more than its trace.
         is_traced = self.start_from_trigger and hasattr(context["ti"], "context_carrier")
-        return (traced_try if is_traced else airflow_try)(context, namespace=namespace)
+        tried = (traced_try if is_traced else airflow_try)(context, namespace=namespace)
+        return replace(tried, waits=self.wait_for_completion)
 
     def _wait(self, client: Client, deadline: datetime | None) -> list[Any] | None:
         """The tasks once they have ended, or None when it is time to defer."""

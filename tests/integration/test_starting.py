@@ -27,6 +27,7 @@ from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.models import AirflowTry, SubmitOutcome, TaskInstanceKey, TaskSpec, TaskState
 from airflow_horsies.operators import HorsiesBatchOperator, HorsiesOperator, starting
 from tests.integration.asynchronous import ask
+from tests.integration.chunk_rig import start as begin
 from tests.integration.releases import MOVED
 from tests.integration.test_submit import end_task
 from tests.integration.test_triggers import CONN_ID, store_connection
@@ -202,6 +203,28 @@ def test_trigger_sends_waits_and_ends_the_task(hook: HorsiesHook, release: str, 
     assert isinstance(asyncio.run(main()), TaskSuccessEvent)
     (sent,) = hook.read_submissions(INSTANCE)
     assert stored == {"return_value": 1, "horsies_task_id": sent.horsies_task_id}
+
+
+@on_one_release
+@pytest.mark.parametrize("is_running", [False, True])
+def test_clear_of_a_task_that_is_only_sent_sends_it_again(
+    hook: HorsiesHook, stored: dict[str, Any], monkeypatch: pytest.MonkeyPatch, is_running: bool
+) -> None:
+    """A clear that does not reset the run leaves the trace as it is. Nothing has cancelled what was sent."""
+    monkeypatch.setattr(starting, "delete_result", lambda ti: None)
+    task = one(wait_for_completion=False)
+    assert isinstance(asyncio.run(first_event(start(task, stored))), TaskSuccessEvent)
+    first = stored["return_value"]
+    if is_running:
+        begin(hook, first)
+    assert isinstance(asyncio.run(first_event(start(task, stored, try_number=2))), TaskSuccessEvent)
+    again = stored["return_value"]
+    assert again != first
+    states = hook.read_states([first, again])
+    assert states == {first: TaskState.CANCELLED, again: TaskState.PENDING}
+    # Another triggerer takes the try over.
+    assert isinstance(asyncio.run(first_event(start(task, stored, try_number=2))), TaskSuccessEvent)
+    assert stored["return_value"] == again
 
 
 @on_one_release

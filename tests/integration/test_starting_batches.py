@@ -213,6 +213,23 @@ def test_a_clear_after_a_success_with_allowed_failures_sends_all(
 
 
 @pytest.mark.parametrize("chunk_size", [None, 2])
+@pytest.mark.parametrize("failing", [[], [1]])
+def test_a_clear_of_a_batch_that_is_only_sent_sends_all(
+    hook: HorsiesHook, stored: dict[str, Any], chunk_size: int | None, failing: list[int]
+) -> None:
+    operator = batch(4, chunk_size=chunk_size, wait_for_completion=False)
+    assert isinstance(asyncio.run(first_event(start(operator, stored))), TaskSuccessEvent)
+    first = stored["return_value"]
+    if failing:
+        end_all(hook, *failing)
+    # The trace stays as it is if the clear does not reset the run.
+    assert isinstance(asyncio.run(first_event(start(operator, stored, try_number=2))), TaskSuccessEvent)
+    again = stored["return_value"]
+    assert len(again) == len(first) and not {*first} & {*again}
+    assert {*live(hook)} == {*again}
+
+
+@pytest.mark.parametrize("chunk_size", [None, 2])
 def test_a_retry_after_a_try_that_was_given_up_keeps_what_completed(hook: HorsiesHook, chunk_size: int | None) -> None:
     allowing = replace(rig.batch(range(4), chunk_size), max_failures=3)
     hook.client.submit_batch(allowing, INSTANCE, traced())
@@ -261,6 +278,19 @@ def test_repair_that_a_user_asked_for(hook: HorsiesHook, chunk_size: int | None,
     # Another triggerer takes over: what failed in this try was not left as it was.
     assert submit(hook, range(4), cleared, chunk_size).outcomes == {KEPT: 2, REATTACHED: 1, ADOPTED: 1}
     assert submit(hook, range(4), traced(3, "trace c"), chunk_size).outcomes == {SENT: 4}
+
+
+@pytest.mark.parametrize("chunk_size", [None, 2])
+def test_a_request_whose_clear_left_the_trace_as_it_is_does_not_bind_a_later_clear(
+    hook: HorsiesHook, chunk_size: int | None
+) -> None:
+    submit(hook, range(4), traced(), chunk_size)
+    end_all(hook, 1)
+    request_repair(hook.client, INSTANCE, clear_number=0, requested_by="ann")
+    # The clear did not reset the run, so the try counts as a retry.
+    assert submit(hook, range(4), traced(2), chunk_size).outcomes == {SENT: 1, ADOPTED: 3}
+    end_all(hook)
+    assert submit(hook, range(4), traced(3, "trace b"), chunk_size).outcomes == {SENT: 4}
 
 
 @pytest.mark.parametrize("on_clear", ["all", "failed"])
