@@ -26,6 +26,7 @@ from horsies.core.worker.worker import Worker
 from horsies.core.workflows import registry
 from horsies.core.workflows.lifecycle import resume_workflow_sync
 from pydantic import BeforeValidator, TypeAdapter
+from sqlalchemy import text
 
 __all__ = [
     "BUILTIN_CODE_REGISTRY",
@@ -56,6 +57,20 @@ ENTRY = "_run_task_entry"
 PACE_SECONDS = 0.25
 # After a task that took longer from its claim to its end, it begins anew.
 SHORT_SECONDS = 0.5
+# How often a worker looks for its claims that nobody can end.
+LOOK_SECONDS = 10.0
+# The deadline of the task and the claim are over, so neither the worker nor another one can start or expire it: it
+# may be a claim of which the worker does not know, as after a lost connection. It would stay claimed until the worker
+# ends.
+FIND_LATE_CLAIMS = text("""
+SELECT id, claimed_at
+FROM horsies_tasks
+WHERE
+    status = 'CLAIMED' AND claimed_by_worker_id = :worker_id
+    AND claim_expires_at < now() AND good_until <= now()
+ORDER BY claimed_at
+LIMIT 100
+""")
 # It imports the class of workers that it starts.
 _cli: Any = cli
 
@@ -160,13 +175,25 @@ class PacedWorker(Worker):
         super().__init__(*args, **options)
         self._ends: deque[float] = deque(maxlen=self.cfg.prefetch_buffer)
         self._unfinished = 0
+        self._looked = time.monotonic()
 
     async def _claim_and_dispatch_all(self) -> bool:
+        if time.monotonic() - self._looked >= LOOK_SECONDS:
+            self._looked = time.monotonic()
+            await self._return_late_claims()
         ahead = self._count_ahead()
         self.cfg.prefetch_buffer = ahead
         if ahead and self._unfinished > self.cfg.processes + ahead // 2:
             return False
         return await super()._claim_and_dispatch_all()
+
+    async def _return_late_claims(self) -> None:
+        """Give tasks back to the queue, where horsies expires them."""
+        async with self.sf() as session:
+            rows = await session.execute(FIND_LATE_CLAIMS, {"worker_id": self.worker_instance_id})
+            late = rows.fetchall()
+        for row in late:
+            await self._requeue_claimed_task(row.id, "its good_until passed while it was claimed", row.claimed_at)
 
     async def _finalize_after(
         self,

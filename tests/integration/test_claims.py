@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -30,6 +32,21 @@ def finding(hook: HorsiesHook) -> tuple[Status, str]:
     return found.status, found.message
 
 
+def claim_for(
+    worker_id: str, hook: HorsiesHook, own: psycopg.Connection[Any], claim: str, *, good_for: timedelta | None = None
+) -> str:
+    """A task that the worker has claimed and does not know of."""
+    # The worker may be quicker; then there is another one.
+    for _ in range(50):
+        good_until = None if good_for is None else datetime.now(UTC) + good_for
+        spec = TaskSpec(task_name="bench.talk", kwargs={"number": 1, "lines": 1}, good_until=good_until)
+        task_id = hook.enqueue_task(spec)
+        if own.execute(claim, (worker_id,)).fetchone() == (task_id,):
+            return task_id
+        hook.wait([task_id], timeout_seconds=60)
+    pytest.fail("the worker was quicker each time")
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_claim_that_its_live_worker_does_not_know_of_is_named_and_lapses(
@@ -48,15 +65,7 @@ def test_a_claim_that_its_live_worker_does_not_know_of_is_named_and_lapses(
     )
     with worker, open_hook(info) as hook, psycopg.connect(**info, autocommit=True) as own:
         (state,) = [each for each in hook.read_workers() if each.alive]
-        spec = TaskSpec(task_name="bench.talk", kwargs={"number": 1, "lines": 1})
-        # The worker may be quicker; then there is another one.
-        for _ in range(50):
-            task_id = hook.enqueue_task(spec)
-            if own.execute(CLAIM, (state.id,)).fetchone() == (task_id,):
-                break
-            hook.wait([task_id], timeout_seconds=60)
-        else:
-            pytest.fail("the worker was quicker each time")
+        task_id = claim_for(state.id, hook, own, CLAIM)
         began = time.monotonic()
         named: set[Status] = set()
         while hook.read_states([task_id])[task_id] is not TaskState.COMPLETED:
@@ -69,3 +78,27 @@ def test_a_claim_that_its_live_worker_does_not_know_of_is_named_and_lapses(
         print(f"the task completed after {time.monotonic() - began:.0f} s")
         assert named == {Status.OK, Status.WARN}
     postgres.drop_database("claims")
+
+
+@pytest.mark.timeout(600)
+def test_a_task_whose_claim_its_live_worker_does_not_know_of_expires(
+    postgres: EmbeddedPostgres, tmp_path: Path
+) -> None:
+    postgres.create_database("late_claims")
+    info = postgres.conninfo("late_claims")
+    worker = HorsiesWorker(
+        "benchmarks.housekeeping_tasks:app",
+        conninfo=info,
+        log=tmp_path / "worker.log",
+        folder=PROJECT,
+        environ={"PYTHONPATH": str(PROJECT), "HORSIES_DEAD_AFTER_SECONDS": "5"},
+        command=SPARK_WORKER,
+    )
+    # The lease of a worker that claims ahead.
+    claim = CLAIM.replace("20000", "5000")
+    with worker, open_hook(info) as hook, psycopg.connect(**info, autocommit=True) as own:
+        (state,) = [each for each in hook.read_workers() if each.alive]
+        task_id = claim_for(state.id, hook, own, claim, good_for=timedelta(seconds=3))
+        (task,) = hook.wait([task_id], timeout_seconds=180)
+        assert task.state is TaskState.EXPIRED
+    postgres.drop_database("late_claims")
