@@ -26,7 +26,7 @@ from airflow_horsies.core.cluster import QueueDepth, WorkerState
 from airflow_horsies.core.log import LogCursor, TaskNews
 from airflow_horsies.core.signals import SentSignal
 from airflow_horsies.core.spec import TaskSpec
-from airflow_horsies.core.submission import AirflowTry, OnClear, Submission, SubmitResult, TaskInstanceKey
+from airflow_horsies.core.submission import AirflowTry, OnClear, SentIds, Submission, SubmitResult, TaskInstanceKey
 from airflow_horsies.core.task import LIVE_STATES, CancelOutcome, TaskState, TaskView
 from airflow_horsies.core.validation import require_task_id
 from airflow_horsies.db.connection import Database
@@ -122,6 +122,10 @@ class AsyncClient(AsyncWorkflowClient):
         """The tasks of the last submission, which may be many."""
         return await self.drive(calls.read_latest_task_ids(self.scope, task_instance))
 
+    async def read_ids_of_try(self, task_instance: TaskInstanceKey, *, try_number: int) -> SentIds:
+        """The tasks that a try has submitted, which may be many."""
+        return await self.drive(calls.read_ids_of_try(self.scope, task_instance, try_number=try_number))
+
     async def has_later_submission(self, task_instance: TaskInstanceKey, *, life: int, try_number: int) -> bool:
         return await self.drive(calls.has_later_submission(self.scope, task_instance, life=life, try_number=try_number))
 
@@ -160,7 +164,17 @@ class AsyncClient(AsyncWorkflowClient):
     async def release_tasks(
         self, task_ids: Iterable[str], task_instance: TaskInstanceKey, *, life: int | None = None
     ) -> dict[str, CancelOutcome]:
-        return await self.drive(calls.release_tasks(self.scope, task_ids, task_instance, life=life))
+        wanted = list(task_ids)
+        if len(wanted) <= MAX_TASKS_ON_LOOP:
+            return await self.drive(calls.release_tasks(self.scope, wanted, task_instance, life=life))
+
+        def request(client: Client) -> dict[str, CancelOutcome]:
+            return client.drive(
+                calls.request_release(client.scope, calls.canonical_ids(wanted), task_instance, life=life)
+            )
+
+        # A page at a time does not block the event loop, and takes too long for one of the few threads.
+        return await self.drive(calls.carry_out_releases(await self.in_thread(request)))
 
     async def signal(
         self,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -21,7 +21,7 @@ from airflow_horsies.client.settings import ClientSettings
 from airflow_horsies.client.steps import Call, Pause, PlainTransaction, Transaction
 from airflow_horsies.core.cluster import RetentionClass
 from airflow_horsies.core.spec import TaskSpec
-from airflow_horsies.core.submission import AirflowTry, Submission, SubmitResult, TaskInstanceKey
+from airflow_horsies.core.submission import AirflowTry, SentIds, Submission, SubmitResult, TaskInstanceKey
 from airflow_horsies.core.task import CancelOutcome
 from airflow_horsies.core.validation import require_task_id
 from airflow_horsies.db.backoff import Backoff
@@ -209,6 +209,14 @@ def read_latest_task_ids(scope: Scope, task_instance: TaskInstanceKey) -> Call[l
     return found.task_ids
 
 
+def read_ids_of_try(scope: Scope, task_instance: TaskInstanceKey, *, try_number: int) -> Call[SentIds]:
+    """What a try has submitted and no later one has replaced; it may be very much."""
+    settings = scope.settings
+    own = latest.Deployment(settings.namespace, "" if settings.is_under_way else settings.base_url)
+    read = partial(latest.read_ids_of_try, own, task_instance, try_number)
+    return (yield from read_current(scope, read, otherwise=SentIds(None, [])))
+
+
 def has_later_submission(scope: Scope, task_instance: TaskInstanceKey, *, life: int, try_number: int) -> Call[bool]:
     """Whether a later life, or a later try of this life, has submitted."""
     namespace = scope.settings.namespace
@@ -256,28 +264,59 @@ def release_tasks(
 ) -> Call[dict[str, CancelOutcome]]:
     """Cancel tasks that no one else needs, now or as soon as horsies can record it."""
     wanted = canonical_ids(task_ids)
-    release = partial(
+    request = request_release(scope, wanted, task_instance, try_number=try_number, life=life)
+    if len(wanted) > cancelling.CANCELS_AT_ONCE:
+        # First record all requests, then carry them out by pages: after an interruption, another process continues.
+        return (yield from carry_out_releases((yield from request)))
+    release = _release(scope, wanted, task_instance, try_number=try_number, life=life)
+    try:
+        outcomes: dict[str, CancelOutcome] = yield Transaction(writing(release))
+    except HistoryPartitionMissing:
+        return (yield from request)
+    return outcomes
+
+
+def request_release(
+    scope: Scope,
+    task_ids: Collection[str],
+    task_instance: TaskInstanceKey,
+    *,
+    try_number: int | None = None,
+    life: int | None = None,
+) -> Call[dict[str, CancelOutcome]]:
+    """Only record the request to cancel tasks that no one else needs."""
+    release = _release(scope, task_ids, task_instance, try_number=try_number, life=life)
+    outcomes: dict[str, CancelOutcome] = yield Transaction(writing(partial(release, later=True)))
+    return outcomes
+
+
+def carry_out_releases(outcomes: dict[str, CancelOutcome]) -> Call[dict[str, CancelOutcome]]:
+    """Carry out recorded requests a page at a time, as far as horsies can record it.
+
+    :param outcomes: of the requests.
+    """
+    with suppress(HistoryPartitionMissing):
+        for page in cancelling.pages(outcomes):
+            outcomes |= yield Transaction(writing(partial(cancelling.carry_out_requests, ids=page)))
+    return outcomes
+
+
+def _release(
+    scope: Scope,
+    task_ids: Collection[str],
+    task_instance: TaskInstanceKey,
+    *,
+    try_number: int | None,
+    life: int | None,
+) -> partial[Script[dict[str, CancelOutcome]]]:
+    return partial(
         cancelling.release_tasks,
         namespace=scope.settings.namespace,
         task_instance=task_instance,
-        task_ids=wanted,
+        task_ids=task_ids,
         try_number=try_number,
         life=life,
     )
-    later = Transaction(writing(partial(release, later=True)))
-    outcomes: dict[str, CancelOutcome]
-    if len(wanted) <= cancelling.CANCELS_AT_ONCE:
-        try:
-            outcomes = yield Transaction(writing(release))
-        except HistoryPartitionMissing:
-            outcomes = yield later
-        return outcomes
-    # First record all requests, then carry them out by pages: after an interruption, another process continues.
-    outcomes = yield later
-    with suppress(HistoryPartitionMissing):
-        for page in cancelling.pages(wanted):
-            outcomes |= yield Transaction(writing(partial(cancelling.carry_out_requests, ids=page)))
-    return outcomes
 
 
 # -- our own tables ------------------------------------------------------------------------------------------------

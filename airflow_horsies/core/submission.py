@@ -183,6 +183,17 @@ def is_lost(failures: int, *, allowed: int, kept: int = 0) -> bool:
     return failures > allowed >= kept
 
 
+@dataclass(frozen=True, slots=True)
+class SentIds:
+    """What a try of a task instance has submitted, in the order of the positions.
+
+    :param life: None if it has submitted nothing.
+    """
+
+    life: int | None
+    task_ids: list[str]
+
+
 def latest_task_ids(submissions: Iterable[Submission]) -> list[str]:
     """The tasks of the last submission of a task instance, in the order of its items."""
     latest = [submission for submission in submissions if submission.is_latest]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from airflow_horsies.core.submission import Submission, TaskInstanceKey
+from airflow_horsies.core.submission import SentIds, Submission, TaskInstanceKey
 from airflow_horsies.db.statement import Script, Statement, sql_text
 from airflow_horsies.ledger.schema import PACKAGE, read_version
 from airflow_horsies.ledger.submissions import decode_submission, is_same_deployment, key_of
@@ -41,7 +41,7 @@ class LatestIds:
 
     @property
     def task_ids(self) -> list[str]:
-        return [task_id for task_id in self.array.strip("{}").split(",") if task_id]
+        return _split(self.array)
 
 
 def read_latest_ids(deployment: Deployment, key: TaskInstanceKey) -> Script[LatestIds]:
@@ -50,6 +50,13 @@ def read_latest_ids(deployment: Deployment, key: TaskInstanceKey) -> Script[Late
         return LatestIds(row["count"], row["ids"])
     (row,) = yield Statement(sql_text(PACKAGE, "read_latest_items"), deployment.params(key))
     return LatestIds(row["count"], row["ids"], row["chunks"] > 0)
+
+
+def read_ids_of_try(deployment: Deployment, key: TaskInstanceKey, try_number: int) -> Script[SentIds]:
+    """The ids of the last submission, if this try has made it."""
+    params = {**deployment.params(key), "try_number": try_number}
+    (row,) = yield Statement(sql_text(PACKAGE, "read_ids_of_try"), params)
+    return SentIds(row["life"], _split(row["ids"]))
 
 
 def read_latest(
@@ -74,3 +81,8 @@ def read_rounds(
     which = {"position": position, "life": life, "round": round_, "limit": limit}
     rows = yield Statement(sql_text(PACKAGE, "read_rounds"), {**deployment.params(key), **which})
     return [decode_submission(row) for row in rows]
+
+
+def _split(array: str) -> list[str]:
+    """The ids of a Postgres array in text form."""
+    return [task_id for task_id in array.strip("{}").split(",") if task_id]

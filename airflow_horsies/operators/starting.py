@@ -111,10 +111,9 @@ class StartTrigger(HorsiesTrigger):
         if instance is None or started is None:
             return []
         # Killed while it submitted. A later try is none of its business.
-        sent = await client.read_submissions(instance)
-        own = [item for item in sent if item.is_latest and item.try_number == started.try_number]
-        self.life = max((item.life for item in own), default=None)
-        return [item.horsies_task_id for item in own]
+        sent = await client.read_ids_of_try(instance, try_number=started.try_number)
+        self.life = sent.life
+        return sent.task_ids
 
     def _context(self) -> Any:
         ti: Any = self.task_instance

@@ -21,6 +21,7 @@ from airflow_horsies.core.spec import TaskSpec
 from airflow_horsies.core.submission import (
     AirflowTry,
     OnClear,
+    SentIds,
     Submission,
     SubmitResult,
     TaskInstanceKey,
@@ -108,6 +109,11 @@ class FakeAsyncClient(FakeAsyncWorkflows, AsyncClient):
 
     async def read_latest_task_ids(self, task_instance: TaskInstanceKey) -> list[str]:
         return latest_task_ids(self.client.read_submissions(task_instance))
+
+    async def read_ids_of_try(self, task_instance: TaskInstanceKey, *, try_number: int) -> SentIds:
+        sent = self.client.read_submissions(task_instance)
+        own = [item for item in sent if item.is_latest and item.try_number == try_number]
+        return SentIds(max((item.life for item in own), default=None), latest_task_ids(own))
 
     async def has_later_submission(self, task_instance: TaskInstanceKey, *, life: int, try_number: int) -> bool:
         return self.client.ledger.has_later_submission(task_instance, life=life, try_number=try_number)

@@ -9,16 +9,24 @@ import subprocess
 import sys
 import time
 import tracemalloc
+from collections import Counter
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from pkgutil import resolve_name
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from airflow_horsies.client.async_client import AsyncClient
 from airflow_horsies.client.pages import PageClient
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.hook import HorsiesHook
+from airflow_horsies.ledger import cancelling
+from airflow_horsies.models import CancelOutcome
+from airflow_horsies.operators.starting import HorsiesStartTrigger
+from airflow_horsies.operators.worker_free import encode_fields
 from airflow_horsies.triggers import HorsiesBatchTrigger
 from tests.integration.chunk_rig import INSTANCE, sql, submit
 from tests.integration.releases import MOVED
@@ -115,6 +123,46 @@ def test_the_event_loop_of_the_triggerer_is_free_while_the_items_are_located(
     tasks, places, seconds = asyncio.run(locate())
     assert (tasks, places) == ((100, ITEMS) if chunk_size else (ITEMS, 0))
     assert seconds < MOST_LOOP_SECONDS
+
+
+@pytest.mark.timeout(300)
+def test_the_event_loop_of_the_triggerer_is_free_while_a_killed_start_releases_what_it_sent(
+    hook: HorsiesHook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit(hook, range(ITEMS), None)
+    trigger = HorsiesStartTrigger(fields=encode_fields({"horsies_conn_id": CONN_ID, "native": False}))
+    trigger.submitter = asdict(INSTANCE)
+
+    async def find(try_number: int) -> tuple[int, float]:
+        client = AsyncClient(hook.settings)
+        await client.read_queues()
+        trigger._task_instance = SimpleNamespace(try_number=try_number)  # type: ignore[assignment]
+        began = time.thread_time()
+        return len(await trigger._find_task_ids(client)), time.thread_time() - began
+
+    found, seconds = asyncio.run(find(1))
+    assert (found, trigger.life) == (ITEMS, 1)
+    assert seconds < 4 * MOST_LOOP_SECONDS
+    # A later try is none of its business.
+    assert asyncio.run(find(2))[0] == 0
+    assert trigger.life is None
+
+    async def release() -> tuple[dict[str, CancelOutcome], float]:
+        client = AsyncClient(hook.settings)
+        ids = (await client.read_ids_of_try(INSTANCE, try_number=1)).task_ids
+        began = time.thread_time()
+        return await client.release_tasks(ids, INSTANCE, life=1), time.thread_time() - began
+
+    # They are cancelled a page at a time.
+    pages = cancelling.pages
+    monkeypatch.setattr(cancelling, "pages", lambda ids: islice(pages(ids), 2))
+    outcomes, seconds = asyncio.run(release())
+    cancelled = 2 * cancelling.CANCELS_AT_ONCE
+    assert Counter(outcomes.values()) == {
+        CancelOutcome.CANCELLED: cancelled,
+        CancelOutcome.REQUESTED: ITEMS - cancelled,
+    }
+    assert seconds < 8 * MOST_LOOP_SECONDS
 
 
 def test_the_rounds_of_an_item_take_its_chunk_apart_once(hook: HorsiesHook) -> None:
