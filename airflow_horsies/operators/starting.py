@@ -13,12 +13,14 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, ClassVar
 
+from airflow.sdk.log import redact  # type: ignore[attr-defined]
 from airflow.triggers.base import TaskSuccessEvent, TriggerEvent
 
 from airflow_horsies.airflow_instance import instance_of, traced_try
 from airflow_horsies.borrowed.airflow import complete_task, delete_result, push_result, template_env
 from airflow_horsies.client.async_client import AsyncClient
 from airflow_horsies.client.threads import Threads
+from airflow_horsies.core.masking import mask_text
 from airflow_horsies.operators.batch import HorsiesBatchOperator
 from airflow_horsies.operators.graph import HorsiesGraphOperator
 from airflow_horsies.operators.rendering import integer, task_ids_of
@@ -102,7 +104,9 @@ class StartTrigger(HorsiesTrigger):
     def _payload(self, reason: Reason, message: str | None = None) -> dict[str, Any]:
         if self._waiting is not None:
             return self._waiting._payload(reason, message)
-        return super()._payload(Reason.NOT_STARTED, message or f"{reason} before anything was sent")
+        # Airflow stores the event as it is, and an error may quote what a template rendered.
+        told = mask_text(str(redact(message or f"{reason} before anything was sent")))
+        return super()._payload(Reason.NOT_STARTED, told)
 
     async def _find_task_ids(self, client: AsyncClient) -> list[str]:
         if self._waiting is not None:

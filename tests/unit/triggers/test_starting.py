@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import threading
 import time
 from contextlib import aclosing
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
+from airflow.sdk.log import mask_secret
 from airflow.triggers.base import TaskSuccessEvent, TriggerEvent
 
 from airflow_horsies.exceptions import DatabaseUnreachable, SchemaMissing
@@ -277,6 +279,28 @@ def test_error_in_a_template_is_left_to_a_worker(
     event = run(start(one(kwargs={"a": text}), xcoms))
     assert event.payload["reason"] == "not_started"
     assert not horsies.ledger.read_all_submissions()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"good_until": "{{ macros.secret }}"},
+        {"kwargs": {"a": "{{ 1 / macros.secret }}"}},
+    ],
+    ids=lambda given: next(iter(given)),
+)
+def test_secret_in_an_error_is_not_stored_with_the_event(
+    horsies: FakeHorsies, xcoms: dict[str, Any], monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]
+) -> None:
+    """Airflow stores events as they are."""
+    monkeypatch.setattr("airflow_horsies.operators.worker_free.explain_template", lambda *_: None)
+    secret = "postgresql://etl:swordfish@db/sales a1b2c3-of-a-connection"
+    mask_secret("a1b2c3-of-a-connection")
+    trigger = start(one(**given), xcoms)
+    trigger.task_instance.get_template_context()["macros"] = SimpleNamespace(secret=secret)
+    event = run(trigger)
+    assert event.payload["reason"] == "not_started"
+    assert not re.search("swordfish|a1b2c3", str(event.payload))
 
 
 def test_lasting_error_before_the_submission_is_left_to_a_worker(
