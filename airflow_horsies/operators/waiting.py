@@ -130,7 +130,11 @@ class WaitingOperator(WorkerFree, ReleasingOperator):
             if tasks is not None:
                 return self._end(client, tasks, context)
         trigger = mark_deferral(self._trigger(context, deadline), self.executor)
-        self.defer(trigger=trigger, method_name="execute_complete")
+        self.defer(trigger=trigger, method_name=self._resume_method("execute_complete"))
+
+    def _resume_method(self, usual: str) -> str:
+        """The method that Airflow calls with the event of the trigger."""
+        return usual
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
         """Called with the trigger's event, which names the tasks: code and settings may have changed since."""
@@ -252,7 +256,7 @@ class WaitingOperator(WorkerFree, ReleasingOperator):
     def _defer_again(self, context: Context, event: Mapping[str, Any]) -> NoReturn:
         deadline = event.get("deadline")
         trigger = self._trigger(context, datetime.fromisoformat(deadline) if deadline else None)
-        self.defer(trigger=mark_deferral(trigger, self.executor), method_name="execute_complete")
+        self.defer(trigger=mark_deferral(trigger, self.executor), method_name=self._resume_method("execute_complete"))
         raise AssertionError("defer() always raises.")
 
     def _trigger_kwargs(self, deadline: datetime | None) -> dict[str, Any]:

@@ -392,6 +392,20 @@ def test_a_repaired_item_that_fails_again_is_retried_if_the_others_are_allowed_t
     assert values == [0, None, 20, 30, 40, 50]
 
 
+@pytest.mark.parametrize(("chunk_size", "method"), [(1, "complete_chunks"), (None, "execute_complete")])
+def test_a_release_without_chunks_cannot_resume_a_chunked_batch(
+    hook: HorsiesHook, chunk_size: int | None, method: str
+) -> None:
+    """It would take the values of chunks for those of items where there are as many: it lacks the method."""
+    with pytest.raises(TaskDeferred) as deferred:
+        batch(3, chunk_size=chunk_size).execute(context())
+    assert deferred.value.method_name == method
+    finish_all(hook, chunk_size)
+    resume = getattr(batch(3, chunk_size=None), method)
+    values = [0, 10, 20] if chunk_size else [1, 1, 1]
+    assert resume(context(), run(event_of(deferred.value.trigger))) == values
+
+
 def pending(hook: HorsiesHook) -> str:
     """The only task that waits for a worker."""
     (task_id,) = [task_id for task_id in ids_of(hook) if hook.read_task(task_id).state is TaskState.PENDING]
