@@ -16,7 +16,8 @@ ROOMS = tuple(sorted(path.name for path in PACKAGE.iterdir() if path.name not in
 # The first words of a sentence, or of a part of one, that says what to do.
 IMPERATIVES = (
     "Add|Ask|Call|Cancel|Check|Choose|Clear|Complete|Convert|Correct|Declare|Delete|Exclude|Flatten|Give|Import|Install|"
-    "Leave|Let|List|Name|Omit|Open|Pass|Raise|Read|Remove|Rename|Restart|Return|Run|See|Send|Set|Start|Stop|Supported:|Synchronise|"
+    "Leave|Let|List|Look|Name|Omit|Open|Pass|Raise|Read|Reload|Remove|Rename|Restart|Return|Run|See|Send|Set|Signal|Start|"
+    "Stop|Supported:|Synchronise|"
     "Try|Upgrade|Use|Wait|Write"
 )
 NEXT_STEP = re.compile(rf"(?:^|[.:;,] |{VALUE} |\n)(?i:(?:then|or|and|to \w+ it now,) )?(?i:{IMPERATIVES})(?=\W)")
@@ -53,6 +54,11 @@ WITHOUT_NEXT_STEP: Mapping[str, str] = {
     "This report does not exist.": "an address that somebody typed",
     "This report does not exist. It may have been replaced or removed.": "nothing can bring it back",
     "This task instance has not submitted a horsies task.": "a fact, not a fault",
+    "This task instance has submitted tasks and no workflow.": "a fact, not a fault",
+    "The workflow of this task instance has no such node.": "an address that somebody typed",
+    "The node VALUE has no task yet, and so no log.": "a fact, not a fault",
+    "The workflow is past its retention and no longer in the horsies database. Airflow's own log is still there.": "it "
+    "names where to look",
     "This task instance has no submission with this position, life and round.": "an address that somebody typed",
     "VALUE The settings are those of VALUE.": "follows an error that has a next step",
     "VALUE is in try VALUE, and try VALUE has already asked for task VALUE. This try submits nothing.": "the later try "
