@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from horsies import RetryPolicy, TaskError, TaskResult
+from horsies import TaskError, TaskResult
 from workflow_contract_tasks import app
 
 __all__ = ["app"]
 
 
-@app.task("w.park", retry_policy=RetryPolicy.fixed([2], auto_retry_for=["AWAITING_SIGNAL"], jitter=False))
+@app.task("w.park")
 def park(*, marker: str) -> TaskResult[int, TaskError]:
     """Parks the first time."""
     if Path(marker).exists():

@@ -13,7 +13,16 @@ from airflow_horsies.core.graph import WRAPPER_KEY
 from airflow_horsies.embedded.postgres import EmbeddedPostgres
 from airflow_horsies.embedded.worker import HorsiesWorker
 from airflow_horsies.hook import HorsiesHook
-from airflow_horsies.models import AirflowTry, Graph, TaskInstanceKey, WorkflowState, node, ref, wrap_definition
+from airflow_horsies.models import (
+    AirflowTry,
+    Graph,
+    RetryPolicy,
+    TaskInstanceKey,
+    WorkflowState,
+    node,
+    ref,
+    wrap_definition,
+)
 from airflow_horsies.report.page import Period
 from airflow_horsies.report.task import write_report
 from tests.integration.conftest import HERE
@@ -136,6 +145,8 @@ def run_workflows(hook: HorsiesHook, folder: Path) -> None:
         "all": node("w.count", after=["good", "bad"]),
     }
     first_and_after = {"first": node("w.fetch", n=1, queue="nobody"), "after": node("w.count", after=["first"])}
+    parks = RetryPolicy.fixed([2], auto_retry_for=["AWAITING_SIGNAL"], jitter=False)
+    parked = node("w.park", marker=str(folder / "parked"), retry_policy=parks)
     graphs = [
         wrap_definition("contract.diamond", {"n": 1}),
         wrap_definition("contract.child", {"n": 1, "marker": str(marker)}),
@@ -144,10 +155,7 @@ def run_workflows(hook: HorsiesHook, folder: Path) -> None:
         Graph(name="quorum", nodes=branches, success=[["most"]], output="most"),
         Graph(name="quorum", nodes=branches),
         Graph(name="raising", nodes={"x": node("w.double", x=1)}),
-        Graph(
-            name="parking",
-            nodes={"p": node("w.park", marker=str(folder / "parked")), "d": node("w.double", x=ref("p"))},
-        ),
+        Graph(name="parking", nodes={"p": parked, "d": node("w.double", x=ref("p"))}),
         Graph(
             name="inner failing",
             nodes={
