@@ -8,6 +8,7 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -291,7 +292,9 @@ def hook_of(postgres: EmbeddedPostgres) -> HorsiesHook:
 def kill_and_recover(postgres: EmbeddedPostgres) -> None:
     server = psutil.Process(postgres.process.pid)
     for process in [server, *server.children(True)]:
-        process.kill()
+        # A backend may end by itself meanwhile.
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
     postgres.process.wait(60)
     time.sleep(2)
     (postgres.data_folder / "postmaster.pid").unlink(missing_ok=True)
