@@ -73,6 +73,11 @@ class AirflowApi:
         )["dag_runs"]
         return runs
 
+    def runs_with_failures(self, dag_id: str, **query: Any) -> list[str]:
+        """The ids of the runs with a failed task instance: a run fails only when all its tasks have ended."""
+        found = self.call("GET", f"/dags/{dag_id}/dagRuns/~/taskInstances", params={"state": "failed", **query})
+        return sorted({instance["dag_run_id"] for instance in found["task_instances"]})
+
     def clear(self, dag_id: str, run_id: str) -> None:
         """Run all tasks again, as those that a timeout of the run has skipped are not failed."""
         body = {"dry_run": False, "only_failed": False}

@@ -178,12 +178,12 @@ def _run_broken_day(api: AirflowApi) -> str:
 
 
 def _rerun_failed(api: AirflowApi, first: str, last: str) -> None:
-    """Run failed runs of an earlier demo again."""
-    days = api.runs(DAILY, logical_date_gte=first, logical_date_lte=last, state="failed")
-    others = ((dag_id, api.runs(dag_id, state="failed")) for dag_id in (MONTHLY, MODELS))
-    for dag_id, runs in ((DAILY, days), *others):
-        for run in runs:
-            api.clear(dag_id, run["dag_run_id"])
+    """Run failed runs of an earlier demo again, also those that failed while it was interrupted and have not ended."""
+    of_days = {"logical_date_gte": first, "logical_date_lte": last}
+    for dag_id, query in ((DAILY, of_days), (MONTHLY, {}), (MODELS, {})):
+        failed = {run["dag_run_id"] for run in api.runs(dag_id, **query, state="failed")}
+        for run_id in sorted(failed.union(api.runs_with_failures(dag_id, **query))):
+            api.clear(dag_id, run_id)
 
 
 def _wait_for_days(
