@@ -93,6 +93,7 @@ def test_a_short_chunk_is_written_in_few_transactions(
 ) -> None:
     # What comes with time comes in a short chunk only where the machine is busy.
     monkeypatch.setattr(outcomes_module, "WRITE_SECONDS", 60)
+    monkeypatch.setattr(outcomes_module, "CONFIRMED_SECONDS", 60)
     monkeypatch.setattr(reporter_module, "REPORT_SECONDS", 60)
     monkeypatch.setattr(reporter_module, "WATCH_SECONDS", 60)
     assert run(child, lambda item: item, [1, 2]).is_ok()
