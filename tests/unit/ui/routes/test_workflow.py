@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import warnings
 from dataclasses import replace
 from datetime import timedelta
@@ -23,7 +25,10 @@ from tests.unit.ui.test_payloads import check
 with warnings.catch_warnings():
     # Airflow's security module brings Starlette's test client along, which warns of the httpx it finds.
     warnings.simplefilter("ignore")
+    from fastapi import Request
+
     from airflow_horsies.ui.routes import workflow as workflow_routes
+    from airflow_horsies.ui.routes import workflow_actions
 
 WORKFLOW = "00000000-0000-4000-8000-000000000001"
 INNER = "00000000-0000-4000-8000-000000000002"
@@ -238,3 +243,30 @@ def test_every_action_is_audited() -> None:
     assert len(actions) == 5
     for route in actions:
         assert "log_action" in [getattr(each.call, "__name__", "") for each in route.dependant.dependencies]
+
+
+def test_audit_log_gets_the_body_without_the_payload(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever JSON a payload is; the body can be read again by the route."""
+    kept: list[Any] = []
+
+    async def log_action(request: Request, session: object, user: object) -> None:
+        kept.append(await request.json() if await request.body() else None)
+
+    monkeypatch.setattr(workflow_actions, "action_logging", lambda event: log_action)
+    body = {"horsies_workflow_id": WORKFLOW, "state": "RUNNING", "name": "go", "key": "k" * 32}
+    sent = [json.dumps({**body, "payload": {"word": "sesame", "dag_id": "other"}}).encode()]
+    sent.append(sent[0].replace(b'"sesame"', b"9" * 4_000))
+
+    async def ask(content: bytes) -> bytes:
+        messages = [{"type": "http.request", "body": content, "more_body": False}]
+
+        async def receive() -> Any:
+            return messages.pop()
+
+        request = Request({"type": "http", "method": "POST", "headers": []}, receive)
+        await asyncio.wait_for(workflow_actions.audit("event", workflow_actions.SignalBody)(request, None, None), 10)
+        return await request.body()
+
+    for content in sent:
+        assert asyncio.run(ask(content)) == content
+    assert kept == [{**body, "node": None}] * 2
