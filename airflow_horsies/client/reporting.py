@@ -17,7 +17,7 @@ from airflow_horsies.core.report import Report
 from airflow_horsies.db.connection import Database
 from airflow_horsies.db.limits import LIMITS
 from airflow_horsies.db.session import Session
-from airflow_horsies.db.statement import Row, Script, fetch
+from airflow_horsies.db.statement import Row, Script
 from airflow_horsies.ledger import attempts, callbacks, catalog, items, reports
 from airflow_horsies.ledger import schema as ledger_schema
 from airflow_horsies.ledger.cancelling import CANCELS_AT_ONCE, carry_out_requests
@@ -326,8 +326,13 @@ class WorkerClient:
     def find_paused_workflows(self, workflow_id: str) -> list[str] | None:
         """The paused workflows of a tree whose parents are not paused; None if the workflow does not exist."""
         wire = self._known_wire()
-        rows = self._run(lambda: fetch(wire.find_paused_workflows(workflow_id)))
-        return [row["id"] for row in rows if row["is_to_be_resumed"]] if rows else None
+
+        def find() -> Script[list[str] | None]:
+            # Read inside: the rows of a pipeline are gone after it.
+            rows = yield wire.find_paused_workflows(workflow_id)
+            return [row["id"] for row in rows if row["is_to_be_resumed"]] if rows else None
+
+        return self._run(find)
 
     # -- callbacks -----------------------------------------------------------------------------------------------------
 

@@ -139,7 +139,7 @@ def test_a_workflow_is_paused_resumed_and_cancelled_from_the_page(
     expect_state(frame, "fetch", "completed")
     for name in ("check", "approval", "publish"):
         assert "pending" in (graph_node(frame, name).get_attribute("class") or "")
-    confirm(frame, "resume", "Resume it", "A worker resumes it.")
+    confirm(frame, "resume", "Resume it", "A worker was asked to resume it.")
     expect_state(frame, "check", "completed")
     expect_state(frame, "approval", "parked")
     confirm(frame, "cancel", "Cancel it", "1 cancelled.")
@@ -163,6 +163,7 @@ def test_what_somebody_else_did_meanwhile_is_not_done_twice(
     expect(frame.get_by_role("dialog")).to_contain_text("The workflow is paused by now")
     assert outcome_of(hook, run_id).state is WorkflowState.PAUSED
     frame.get_by_role("button", name="Close").last.click()
+    expect(frame.locator("#workflow-state")).to_have_text("paused", timeout=LONG)
     confirm(frame, "cancel", "Cancel it", "1 cancelled.")
     (tmp_path / "fetched").touch()
     assert api.wait(DAG_ID, run_id) == "failed"

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from airflow_horsies.client.ledger import migrate_ledger
+from airflow_horsies.client.reporting import WorkerClient
 from airflow_horsies.hook import HorsiesHook
 from airflow_horsies.models import AirflowTry, Graph, TaskInstanceKey, WorkflowState, node, ref, wrap_definition
 from tests.integration.chunk_rig import sql
@@ -345,6 +346,18 @@ def test_workflow_is_paused_resumed_and_cancelled(
     assert act(connected, instance, "cancel", workflow_id).json()["outcomes"] == {"CANCELLED": 1}
     assert hook.read_workflow_outcome(workflow_id).state is WorkflowState.CANCELLED
     assert {each["state"] for each in read(connected, instance)["nodes"]} == {"SKIPPED"}
+
+
+def test_worker_that_is_asked_to_resume_finds_what_is_paused(hook: HorsiesHook, instance: TaskInstanceKey) -> None:
+    workflow_id = start(hook, instance)
+    client = WorkerClient(hook.settings.database)
+    try:
+        assert client.find_paused_workflows(workflow_id) == []
+        hook.pause_workflow(workflow_id)
+        assert client.find_paused_workflows(workflow_id) == [workflow_id]
+        assert client.find_paused_workflows(str(uuid.uuid4())) is None
+    finally:
+        client.close()
 
 
 def test_failed_nodes_of_a_paused_workflow_are_tried_again(

@@ -42,6 +42,23 @@ export function actionButtons(tree, selected, look) {
 }
 
 /**
+ * The page is read again in any case: after a refusal, it shows why.
+ *
+ * @template Answer
+ * @param {WorkflowAction} action
+ * @param {unknown} body
+ * @param {() => void} look
+ * @returns {Promise<Answer>}
+ */
+async function send(action, body, look) {
+  try {
+    return await postJson(`${api}/workflow/${action}`, body);
+  } finally {
+    look();
+  }
+}
+
+/**
  * The workflow and its state as the page showed them: the server refuses what was meant for others.
  *
  * @param {Tree} tree
@@ -62,8 +79,7 @@ function askPause(tree, look) {
     action: "Pause it",
     act: async () => {
       /** @type {WorkflowChange} */
-      const { workflows } = await postJson(`${api}/workflow/pause`, body);
-      look();
+      const { workflows } = await send("pause", body, look);
       return workflows ? "Paused." : "Nothing runs that could be paused.";
     },
   });
@@ -83,10 +99,9 @@ function askResume(tree, look) {
     action: "Resume it",
     act: async () => {
       /** @type {WorkflowChange} */
-      const { workflows, at_once } = await postJson(`${api}/workflow/resume`, body);
-      look();
+      const { workflows, at_once } = await send("resume", body, look);
       if (!workflows) return "Nothing is paused.";
-      return at_once ? "A worker resumes it." : `Resumed. ${AT_NEXT_CHECK}`;
+      return at_once ? "A worker was asked to resume it." : `Resumed. ${AT_NEXT_CHECK}`;
     },
   });
 }
@@ -107,8 +122,7 @@ function askRetry(tree, look) {
     action: "Retry them",
     act: async () => {
       /** @type {WorkflowChange} */
-      const { retried, left, at_once } = await postJson(`${api}/workflow/retry`, body);
-      look();
+      const { retried, left, at_once } = await send("retry", body, look);
       const kept = left.length ? ` Workflows inside cannot be tried again: ${left.join(", ")}.` : "";
       if (!retried.length) return `There is no node to retry.${kept}`;
       const names = retried.length > 5 ? plural(retried.length, "node") : retried.join(", ");
@@ -132,8 +146,7 @@ function askCancel(tree, look) {
     danger: true,
     act: async () => {
       /** @type {Cancelled} */
-      const { outcomes } = await postJson(`${api}/workflow/cancel`, body);
-      look();
+      const { outcomes } = await send("cancel", body, look);
       return `${describeOutcomes(outcomes) || "Nothing to cancel"}.`;
     },
   });
@@ -173,8 +186,7 @@ function askSignal(tree, selected, look) {
       const content = JSON.stringify(body);
       if (content !== sent.content) sent = { content, key: newKey() };
       /** @type {SignalSent} */
-      const { is_new, resumed } = await postJson(`${api}/workflow/signal`, { ...body, key: sent.key });
-      look();
+      const { is_new, resumed } = await send("signal", { ...body, key: sent.key }, look);
       if (!is_new) return "It had been stored before.";
       return resumed ? `Sent: ${plural(resumed, "waiting task")} ${resumed === 1 ? "goes" : "go"} on.` : "Sent.";
     },
